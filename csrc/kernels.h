@@ -1,0 +1,194 @@
+// The kernel contract: plain structs and one table of function pointers per ISA level.
+//
+// Kernels are pure functions over pointers. They own no threads and allocate nothing; the plan (plan.h) cuts an op into
+// items, and any thread may run any item. What one output element goes through depends only on the op's own K or on
+// the token's own absolute position, never on how the op was cut (promise 4).
+#pragma once
+#include <stdint.h>
+#include <stddef.h>
+
+namespace octavo {
+
+// ---------------------------------------------------------------------------------------------------- linear layers
+
+enum class WeightFormat : int32_t { f32 = 0, f16 = 1, bf16 = 2, q8_0 = 3, q4_0 = 4, q4_1 = 5 };
+enum class ActivationKind : int32_t { f32 = 0, bf16 = 1, int8 = 2 };
+
+// A matrix [n, k] as tiles of 16 output columns, each holding all of k in the order the level's kernel reads it.
+// Rows past n are zero. `tiles` is 64-byte aligned.
+struct PackedWeight {
+  WeightFormat format;
+  ActivationKind activation;  // what the tiles are laid out for
+  int32_t n, k;
+  int64_t tile_bytes;         // one tile: 16 columns x k
+  const uint8_t* tiles;       // [ceil(n / 16)][tile_bytes]
+};
+
+// Rows of activations made by `prepare_rows`; opaque to everyone but the linear kernel.
+struct PreparedRows {
+  ActivationKind kind;
+  int32_t rows, k;
+  int64_t row_bytes;          // prepared_row_bytes(kind, k)
+  const uint8_t* data;        // [rows][row_bytes], 64-byte aligned
+};
+
+struct LinearArgs {
+  const PackedWeight* weight;
+  PreparedRows input;
+  const float* bias;          // [n] or null
+  float* out;                 // [rows][out_stride]
+  int64_t out_stride;
+  bool accumulate;            // out += instead of out =
+};
+
+// -------------------------------------------------------------------------------------------------------- KV memory
+
+enum class KvType : int32_t { f32 = 0, bf16 = 1 };
+
+// Inside one (page, layer): [K|V][kv_head][plane]. bf16 K plane [head_dim/2][page_size][2], V plane
+// [page_size/2][head_dim][2]: the pairs that a bf16 dot product takes; f32 K plane [head_dim][page_size], V plane
+// [page_size][head_dim]. page_size is one of 4, 8, 16, 32; head_dim is a multiple of 16 up to 256.
+struct KvLayout {
+  KvType type;
+  int32_t page_size, kv_heads, head_dim;
+  int64_t page_bytes;         // distance between pages (all layers of the group)
+  int64_t layer_bytes;        // distance between layers inside a page
+  uint8_t* base;              // page 0
+};
+
+struct RopeStoreArgs {
+  KvLayout kv;
+  int32_t layer;
+  int32_t q_heads;
+  float* q;                   // [T][q_stride]; rotated in place
+  const float* k;             // [T][kv_stride]
+  const float* v;
+  int64_t q_stride, k_stride, v_stride;
+  const int32_t* positions;   // [T]
+  const int32_t* token_seq;   // [T] row of the block table
+  const int32_t* block_table; // [S][block_stride]
+  int64_t block_stride;
+  // Rotation of pairs (i, i + rotary/2), the "half" convention (weights in the interleaved one are permuted when
+  // packed). inv_freq [rotary/2] already includes scaling; sin and cos are multiplied by `amplitude`.
+  const float* inv_freq;
+  int32_t rotary;             // 0: no rotation
+  float amplitude;
+  const float* q_norm;        // [head_dim] RMS norm of each head before rotation, or null
+  const float* k_norm;
+  float norm_eps;
+};
+
+struct AttentionArgs {
+  KvLayout kv;
+  int32_t layer;
+  int32_t q_heads;
+  float scale;
+  float softcap;              // 0: none
+  int32_t window;             // 0: none; else keys at positions > own - window
+  const float* sinks;         // [q_heads] or null
+  const float* q;             // [T][q_stride]
+  float* out;                 // [T][out_stride]
+  int64_t q_stride, out_stride;
+  const int32_t* query_start; // [S + 1] first row of each sequence in q
+  const int32_t* context_len; // [S] tokens of the sequence after this step; its last query row is at context_len - 1
+  const int32_t* block_table; // [S][block_stride]
+  int64_t block_stride;
+  float* partials;            // [partial][q rows of the item][head_dim + 2], see attention_merge
+};
+
+// Attention reduces over spans of kSpan tokens at absolute positions 0, kSpan, ...; spans are folded in order.
+constexpr int32_t kAttentionSpan = 256;
+
+// One piece of attention: some query rows of one sequence against some spans, for all query heads of one kv head.
+struct AttentionItem {
+  int32_t seq, kv_head;
+  int32_t query_begin, query_count;  // rows relative to query_start[seq]
+  int32_t span_begin, span_end;
+  int32_t partial;                   // -1: the item covers all its spans and writes `out`
+};
+
+// Folds partials first .. first+count-1 (consecutive spans of the same query rows) and writes `out`.
+struct AttentionMerge {
+  int32_t seq, kv_head, query_begin, query_count;
+  int32_t first_partial, count;
+};
+
+// --------------------------------------------------------------------------------------------------------- sampling
+
+// What one output row is sampled with. Order of operations: DESIGN section 8.
+struct SampleParams {
+  float temperature;          // < 1e-5: greedy
+  int32_t top_k;              // 0: all
+  float top_p, min_p;         // 1 and 0: off
+  float repetition, presence, frequency;  // 1, 0, 0: off
+  int32_t logprobs;           // -1: none; n: chosen token and the n most likely
+  uint64_t seed;
+  uint32_t choice;
+};
+
+// A sequence's token counts and biases; arrays are sorted by token id and have no duplicates.
+struct SampleState {
+  const int32_t* seen_ids;    // tokens in prompt or output
+  const int32_t* out_counts;  // [seen] times in the output
+  int32_t seen;
+  const int32_t* bias_ids;
+  const float* bias_values;
+  int32_t biases;
+  const int32_t* banned_ids;  // set to -inf before anything else
+  int32_t banned;
+  const uint32_t* allowed;    // bit mask over the vocabulary, or null: all
+};
+
+struct SampleRow {
+  SampleParams params;
+  SampleState state;
+  uint64_t position;          // absolute position of the token to draw
+};
+
+struct SampleOut {
+  int32_t token;
+  float logprob;              // of the untouched logits
+  int32_t* top_ids;           // [params.logprobs] or null
+  float* top_logprobs;
+};
+
+// ------------------------------------------------------------------------------------------------------------ table
+
+struct KernelTable {
+  const char* level;
+
+  // elementwise.cpp: rows of f32
+  void (*rms_norm)(const float* x, const float* weight, float eps, int64_t width, float* out);
+  void (*add)(const float* x, int64_t width, float* inout);
+  void (*silu_mul)(const float* gate, const float* up, int64_t width, float* out);
+  void (*gelu_tanh_mul)(const float* gate, const float* up, int64_t width, float* out);
+  void (*rope_store)(const RopeStoreArgs& args, int32_t token_begin, int32_t token_end);
+
+  // attention.cpp
+  void (*attention)(const AttentionArgs& args, const AttentionItem& item, uint8_t* scratch);
+  void (*attention_merge)(const AttentionArgs& args, const AttentionMerge& merge);
+  int64_t (*attention_scratch_bytes)(const KvLayout& kv, int32_t q_heads);  // per thread
+
+  // linear.cpp
+  int64_t (*packed_tile_bytes)(WeightFormat format, ActivationKind activation, int32_t k);
+  // Packs output columns 16*tile .. of a matrix whose rows lie in the file's own format (GGUF blocks, or plain
+  // f32/f16/bf16), `row_bytes` apart. `row_index` [n] picks the source row of each output column, or null.
+  void (*pack_tile)(WeightFormat format, ActivationKind activation, const uint8_t* rows, int64_t row_bytes,
+                    const int32_t* row_index, int32_t n, int32_t k, int32_t tile, uint8_t* dst);
+  int64_t (*prepared_row_bytes)(ActivationKind kind, int32_t k);
+  void (*prepare_row)(ActivationKind kind, const float* x, int32_t k, uint8_t* dst);
+  // Output columns of tiles [tile_begin, tile_end) for rows [row_begin, row_end).
+  void (*linear)(const LinearArgs& args, int32_t tile_begin, int32_t tile_end, int32_t row_begin, int32_t row_end);
+  // Row `index` of the matrix (one output column) as f32 [k]: the embedding look-up from packed tiles.
+  void (*gather_row)(const PackedWeight& weight, int32_t index, float scale, float* out);
+
+  // sampling.cpp: logits [vocab] are modified
+  void (*sample)(float* logits, int32_t vocab, const SampleRow& row, SampleOut* out);
+};
+
+// Tables of the levels this build has and this machine can run, best first. `find_level(nullptr)` is the best one,
+// or the one OCTAVO_ISA names; null with *error set if it does not exist or the CPU or OS lacks it.
+const KernelTable* find_level(const char* name, const char** error);
+int supported_levels(const KernelTable** out, int max);
+
+}  // namespace octavo

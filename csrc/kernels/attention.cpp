@@ -1,0 +1,10 @@
+#include "../levels.h"
+#include "../simd.h"
+
+namespace octavo {
+namespace OCTAVO_LEVEL {
+
+void fill_attention(KernelTable*) {}
+
+}  // namespace OCTAVO_LEVEL
+}  // namespace octavo

@@ -1,0 +1,2 @@
+// Thread pool (see pool.cpp).
+#pragma once

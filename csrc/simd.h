@@ -1,0 +1,238 @@
+// One vector type, f32x16, in every ISA level; the kernels are written once against it.
+//
+// Each level compiles this header into a namespace of its own (octavo::generic, octavo::avx2, ...). Everything is
+// static or lives in that namespace and no std template is instantiated here: the linker keeps only one copy of a
+// shared inline function, and a copy compiled for AVX-512 would crash an AVX2 machine.
+//
+// A lane always means the same element at every level (lane i = element i), so a kernel's order of reduction is
+// readable from its source. `fma` is fused on every level but generic, where it is a multiply and an add: results
+// differ between levels (promise 4 is scoped to one level), never within one.
+#pragma once
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__AVX2__) || defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
+#define OCTAVO_INLINE static inline __attribute__((always_inline))
+
+namespace octavo {
+namespace OCTAVO_LEVEL {
+
+constexpr int kLanes = 16;
+
+OCTAVO_INLINE int min_int(int a, int b) { return a < b ? a : b; }
+OCTAVO_INLINE int max_int(int a, int b) { return a > b ? a : b; }
+OCTAVO_INLINE int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
+
+OCTAVO_INLINE float bits_to_float(uint32_t u) { float f; memcpy(&f, &u, 4); return f; }
+OCTAVO_INLINE uint32_t float_to_bits(float f) { uint32_t u; memcpy(&u, &f, 4); return u; }
+OCTAVO_INLINE float bf16_to_f32(uint16_t h) { return bits_to_float(uint32_t(h) << 16); }
+// Round to nearest, ties to even; NaN stays NaN.
+OCTAVO_INLINE uint16_t f32_to_bf16(float f) {
+  uint32_t u = float_to_bits(f);
+  if ((u & 0x7fffffffu) > 0x7f800000u) return uint16_t((u >> 16) | 0x40u);
+  return uint16_t((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+}
+OCTAVO_INLINE float f16_to_f32(uint16_t h) {
+  uint32_t sign = uint32_t(h & 0x8000u) << 16, exponent = (h >> 10) & 31u, mantissa = h & 1023u;
+  if (exponent == 31) return bits_to_float(sign | 0x7f800000u | (mantissa << 13));
+  if (exponent) return bits_to_float(sign | ((exponent + 112u) << 23) | (mantissa << 13));
+  float subnormal = float(mantissa) * 5.9604644775390625e-8f;  // 2^-24
+  return sign ? -subnormal : subnormal;
+}
+
+#if defined(__AVX512F__)
+
+struct f32x16 { __m512 v; };
+struct i32x16 { __m512i v; };
+OCTAVO_INLINE f32x16 set1(float x) { return {_mm512_set1_ps(x)}; }
+OCTAVO_INLINE f32x16 zero() { return {_mm512_setzero_ps()}; }
+OCTAVO_INLINE f32x16 load(const float* p) { return {_mm512_loadu_ps(p)}; }
+OCTAVO_INLINE void store(float* p, f32x16 a) { _mm512_storeu_ps(p, a.v); }
+OCTAVO_INLINE __mmask16 first_lanes(int n) { return n >= 16 ? __mmask16(0xffff) : __mmask16((1u << n) - 1u); }
+OCTAVO_INLINE f32x16 load_n(const float* p, int n) { return {_mm512_maskz_loadu_ps(first_lanes(n), p)}; }
+OCTAVO_INLINE void store_n(float* p, f32x16 a, int n) { _mm512_mask_storeu_ps(p, first_lanes(n), a.v); }
+// Lanes < n from a, the others from b.
+OCTAVO_INLINE f32x16 select_n(f32x16 a, f32x16 b, int n) { return {_mm512_mask_blend_ps(first_lanes(n < 0 ? 0 : n), b.v, a.v)}; }
+OCTAVO_INLINE f32x16 add(f32x16 a, f32x16 b) { return {_mm512_add_ps(a.v, b.v)}; }
+OCTAVO_INLINE f32x16 sub(f32x16 a, f32x16 b) { return {_mm512_sub_ps(a.v, b.v)}; }
+OCTAVO_INLINE f32x16 mul(f32x16 a, f32x16 b) { return {_mm512_mul_ps(a.v, b.v)}; }
+OCTAVO_INLINE f32x16 div(f32x16 a, f32x16 b) { return {_mm512_div_ps(a.v, b.v)}; }
+OCTAVO_INLINE f32x16 fma(f32x16 a, f32x16 b, f32x16 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+OCTAVO_INLINE f32x16 max(f32x16 a, f32x16 b) { return {_mm512_max_ps(a.v, b.v)}; }
+OCTAVO_INLINE f32x16 min(f32x16 a, f32x16 b) { return {_mm512_min_ps(a.v, b.v)}; }
+OCTAVO_INLINE f32x16 abs(f32x16 a) { return {_mm512_abs_ps(a.v)}; }
+OCTAVO_INLINE f32x16 round_even(f32x16 a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
+OCTAVO_INLINE f32x16 to_f32(i32x16 a) { return {_mm512_cvtepi32_ps(a.v)}; }
+OCTAVO_INLINE i32x16 to_i32(f32x16 a) { return {_mm512_cvtps_epi32(a.v)}; }  // rounds to nearest even
+// a * 2^n for integral n in [-126, 127] held as float.
+OCTAVO_INLINE f32x16 scale_pow2(f32x16 a, f32x16 n) {
+  __m512i e = _mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n.v), _mm512_set1_epi32(127)), 23);
+  return {_mm512_mul_ps(a.v, _mm512_castsi512_ps(e))};
+}
+OCTAVO_INLINE f32x16 load_bf16(const uint16_t* p) {
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)), 16))};
+}
+OCTAVO_INLINE f32x16 load_f16(const uint16_t* p) { return {_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p))}; }
+OCTAVO_INLINE void store_bf16(uint16_t* p, f32x16 a) {
+#if defined(__AVX512BF16__)
+  // vcvtneps2bf16 flushes subnormal inputs; harmless here and the same for every row.
+  __m256bh h = _mm512_cvtneps_pbh(a.v);
+  memcpy(p, &h, 32);
+#else
+  __m512i u = _mm512_castps_si512(a.v);
+  __m512i lsb = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+  __m512i r = _mm512_srli_epi32(_mm512_add_epi32(u, _mm512_add_epi32(lsb, _mm512_set1_epi32(0x7fff))), 16);
+  __mmask16 nan = _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q);
+  r = _mm512_mask_mov_epi32(r, nan, _mm512_set1_epi32(0x7fc0));
+  _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi32_epi16(r));
+#endif
+}
+
+#elif defined(__AVX2__)
+
+struct f32x16 { __m256 lo, hi; };
+struct i32x16 { __m256i lo, hi; };
+OCTAVO_INLINE f32x16 set1(float x) { __m256 v = _mm256_set1_ps(x); return {v, v}; }
+OCTAVO_INLINE f32x16 zero() { __m256 v = _mm256_setzero_ps(); return {v, v}; }
+OCTAVO_INLINE f32x16 load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+OCTAVO_INLINE void store(float* p, f32x16 a) { _mm256_storeu_ps(p, a.lo); _mm256_storeu_ps(p + 8, a.hi); }
+OCTAVO_INLINE __m256i lane_mask(int n) {
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+OCTAVO_INLINE f32x16 load_n(const float* p, int n) {
+  return {_mm256_maskload_ps(p, lane_mask(n)), n > 8 ? _mm256_maskload_ps(p + 8, lane_mask(n - 8)) : _mm256_setzero_ps()};
+}
+OCTAVO_INLINE void store_n(float* p, f32x16 a, int n) {
+  _mm256_maskstore_ps(p, lane_mask(n), a.lo);
+  if (n > 8) _mm256_maskstore_ps(p + 8, lane_mask(n - 8), a.hi);
+}
+OCTAVO_INLINE f32x16 select_n(f32x16 a, f32x16 b, int n) {
+  return {_mm256_blendv_ps(b.lo, a.lo, _mm256_castsi256_ps(lane_mask(n))),
+          _mm256_blendv_ps(b.hi, a.hi, _mm256_castsi256_ps(lane_mask(n - 8)))};
+}
+#define OCTAVO_BINARY(name, op) \
+  OCTAVO_INLINE f32x16 name(f32x16 a, f32x16 b) { return {op(a.lo, b.lo), op(a.hi, b.hi)}; }
+OCTAVO_BINARY(add, _mm256_add_ps)
+OCTAVO_BINARY(sub, _mm256_sub_ps)
+OCTAVO_BINARY(mul, _mm256_mul_ps)
+OCTAVO_BINARY(div, _mm256_div_ps)
+OCTAVO_BINARY(max, _mm256_max_ps)
+OCTAVO_BINARY(min, _mm256_min_ps)
+#undef OCTAVO_BINARY
+OCTAVO_INLINE f32x16 fma(f32x16 a, f32x16 b, f32x16 c) {
+  return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
+}
+OCTAVO_INLINE f32x16 abs(f32x16 a) {
+  __m256 m = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
+  return {_mm256_and_ps(a.lo, m), _mm256_and_ps(a.hi, m)};
+}
+OCTAVO_INLINE f32x16 round_even(f32x16 a) {
+  constexpr int mode = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+  return {_mm256_round_ps(a.lo, mode), _mm256_round_ps(a.hi, mode)};
+}
+OCTAVO_INLINE f32x16 to_f32(i32x16 a) { return {_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)}; }
+OCTAVO_INLINE i32x16 to_i32(f32x16 a) { return {_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi)}; }
+OCTAVO_INLINE __m256 pow2_256(__m256 n) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23));
+}
+OCTAVO_INLINE f32x16 scale_pow2(f32x16 a, f32x16 n) {
+  return {_mm256_mul_ps(a.lo, pow2_256(n.lo)), _mm256_mul_ps(a.hi, pow2_256(n.hi))};
+}
+OCTAVO_INLINE __m256 bf16_256(const uint16_t* p) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p)), 16));
+}
+OCTAVO_INLINE f32x16 load_bf16(const uint16_t* p) { return {bf16_256(p), bf16_256(p + 8)}; }
+OCTAVO_INLINE f32x16 load_f16(const uint16_t* p) {
+  return {_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)), _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)(p + 8)))};
+}
+OCTAVO_INLINE void store_bf16(uint16_t* p, f32x16 a) {
+  float t[16];
+  store(t, a);
+  for (int i = 0; i < 16; i++) p[i] = f32_to_bf16(t[i]);
+}
+
+#else  // generic: GCC vector extensions, lowered to whatever the baseline has
+
+typedef float f32v __attribute__((vector_size(64), aligned(4)));
+typedef int32_t i32v __attribute__((vector_size(64), aligned(4)));
+struct f32x16 { f32v v; };
+struct i32x16 { i32v v; };
+OCTAVO_INLINE f32x16 set1(float x) { return {f32v{} + x}; }
+OCTAVO_INLINE f32x16 zero() { return {f32v{}}; }
+OCTAVO_INLINE f32x16 load(const float* p) { f32x16 r; memcpy(&r.v, p, 64); return r; }
+OCTAVO_INLINE void store(float* p, f32x16 a) { memcpy(p, &a.v, 64); }
+OCTAVO_INLINE f32x16 load_n(const float* p, int n) { f32x16 r = zero(); for (int i = 0; i < n && i < 16; i++) r.v[i] = p[i]; return r; }
+OCTAVO_INLINE void store_n(float* p, f32x16 a, int n) { for (int i = 0; i < n && i < 16; i++) p[i] = a.v[i]; }
+OCTAVO_INLINE f32x16 select_n(f32x16 a, f32x16 b, int n) { for (int i = 0; i < n && i < 16; i++) b.v[i] = a.v[i]; return b; }
+OCTAVO_INLINE f32x16 add(f32x16 a, f32x16 b) { return {a.v + b.v}; }
+OCTAVO_INLINE f32x16 sub(f32x16 a, f32x16 b) { return {a.v - b.v}; }
+OCTAVO_INLINE f32x16 mul(f32x16 a, f32x16 b) { return {a.v * b.v}; }
+OCTAVO_INLINE f32x16 div(f32x16 a, f32x16 b) { return {a.v / b.v}; }
+OCTAVO_INLINE f32x16 fma(f32x16 a, f32x16 b, f32x16 c) { return {a.v * b.v + c.v}; }
+OCTAVO_INLINE f32x16 max(f32x16 a, f32x16 b) { return {a.v > b.v ? a.v : b.v}; }  // like maxps: NaN in either gives b
+OCTAVO_INLINE f32x16 min(f32x16 a, f32x16 b) { return {a.v < b.v ? a.v : b.v}; }
+OCTAVO_INLINE f32x16 abs(f32x16 a) { return {(f32v)((i32v)a.v & 0x7fffffff)}; }
+// Adding and subtracting 1.5 * 2^23 rounds to nearest even for |a| < 2^22; larger values are integral enough already.
+OCTAVO_INLINE f32x16 round_even(f32x16 a) {
+  f32v magic = f32v{} + 12582912.0f;
+  f32v r = (a.v + magic) - magic;
+  return {abs(a).v < 4194304.0f ? r : a.v};
+}
+OCTAVO_INLINE f32x16 to_f32(i32x16 a) { return {__builtin_convertvector(a.v, f32v)}; }
+OCTAVO_INLINE i32x16 to_i32(f32x16 a) { return {__builtin_convertvector(round_even(a).v, i32v)}; }
+OCTAVO_INLINE f32x16 scale_pow2(f32x16 a, f32x16 n) {
+  i32v e = (__builtin_convertvector(n.v, i32v) + 127) << 23;
+  return {a.v * (f32v)e};
+}
+OCTAVO_INLINE f32x16 load_bf16(const uint16_t* p) { f32x16 r; for (int i = 0; i < 16; i++) r.v[i] = bf16_to_f32(p[i]); return r; }
+OCTAVO_INLINE f32x16 load_f16(const uint16_t* p) { f32x16 r; for (int i = 0; i < 16; i++) r.v[i] = f16_to_f32(p[i]); return r; }
+OCTAVO_INLINE void store_bf16(uint16_t* p, f32x16 a) { for (int i = 0; i < 16; i++) p[i] = f32_to_bf16(a.v[i]); }
+
+#endif
+
+// Sum and maximum of the 16 lanes in one fixed order (halves folded: 8, 4, 2, 1), the same on every level.
+OCTAVO_INLINE float reduce_add(f32x16 a) {
+  float t[16];
+  store(t, a);
+  for (int half = 8; half; half >>= 1)
+    for (int i = 0; i < half; i++) t[i] += t[i + half];
+  return t[0];
+}
+OCTAVO_INLINE float reduce_max(f32x16 a) {
+  float t[16];
+  store(t, a);
+  float m = t[0];
+  for (int i = 1; i < 16; i++) m = t[i] > m ? t[i] : m;
+  return m;
+}
+
+// e^a. Cody-Waite reduction and a degree-6 polynomial (Cephes expf coefficients); within 2 ulp on [-87, 88];
+// below -87.3 the result is 0, so that e^-inf is exactly 0.
+OCTAVO_INLINE f32x16 exp(f32x16 a) {
+  f32x16 x = min(max(a, set1(-87.3f)), set1(88.3f));
+  f32x16 n = round_even(mul(x, set1(1.44269504088896341f)));
+  f32x16 r = fma(n, set1(-0.693359375f), x);
+  r = fma(n, set1(2.12194440e-4f), r);
+  f32x16 p = set1(1.9875691500e-4f);
+  p = fma(p, r, set1(1.3981999507e-3f));
+  p = fma(p, r, set1(8.3334519073e-3f));
+  p = fma(p, r, set1(4.1665795894e-2f));
+  p = fma(p, r, set1(1.6666665459e-1f));
+  p = fma(p, r, set1(5.0000001201e-1f));
+  f32x16 y = add(fma(p, mul(r, r), r), set1(1.0f));
+  y = scale_pow2(y, n);
+#if defined(__AVX512F__)
+  return {_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a.v, _mm512_set1_ps(-87.3f), _CMP_GE_OQ), y.v)};
+#elif defined(__AVX2__)
+  return {_mm256_and_ps(y.lo, _mm256_cmp_ps(a.lo, _mm256_set1_ps(-87.3f), _CMP_GE_OQ)),
+          _mm256_and_ps(y.hi, _mm256_cmp_ps(a.hi, _mm256_set1_ps(-87.3f), _CMP_GE_OQ))};
+#else
+  return {a.v >= -87.3f ? y.v : f32v{}};
+#endif
+}
+
+}  // namespace OCTAVO_LEVEL
+}  // namespace octavo

@@ -1,0 +1,226 @@
+"""The op contract: what a decoder may ask of a backend, and the plan that comes out.
+
+A decoder calls a `Builder` once. The result is a `Plan`: a flat op list, symbolic in tokens T, sequences S and output
+rows R, bound to weights and buffers. A step is one `plan.run(batch)`.
+
+Batch invariance (docs/promises/same-tokens.md): for each output element the order of every reduction depends only on
+the op's own inner size, or on the token's own absolute position; never on T, S, R, threads, chunks or pages.
+The numpy implementation in backends/reference is the specification of each op's value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NewType, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.formats.tensor import Tensor
+
+Ints = npt.NDArray[np.int32]
+Floats = npt.NDArray[np.float32]
+
+#: Handle of a row buffer [T, width] of float32, made by a builder.
+Buffer = NewType("Buffer", int)
+
+
+class UnsupportedError(ValueError):
+    """A backend can't do what was asked (format, KV type, ISA level); the message names it and what is supported."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """A matrix [out, in] as stored; `row_index` int32 [out] picks the stored row of each output (un-permuting)."""
+
+    tensor: Tensor
+    row_index: Ints | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """One matrix of a linear group; `bias` float32 [out] or None."""
+
+    weight: Weight
+    bias: Floats | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionOp:
+    """Shapes and constants of one layer's attention; `layer` counts within the KV group.
+
+    inv_freq float32 [rotary_dim / 2] (scaling applied; empty: no rotation), amplitude multiplies sin and cos;
+    q_norm/k_norm float32 [head_dim]: RMS norm of each head before rotation; window 0: full; softcap 0: none;
+    sinks float32 [heads] or None.
+    """
+
+    layer: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    scale: float
+    inv_freq: Floats
+    amplitude: float = 1.0
+    q_norm: Floats | None = None
+    k_norm: Floats | None = None
+    norm_eps: float = 1e-6
+    window: int = 0
+    softcap: float = 0.0
+    sinks: Floats | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KvSpec:
+    """The KV memory of one group of equal layers. Page-major: [page][layer][K|V][kv head][...] (csrc/kernels.h)."""
+
+    layers: int
+    kv_heads: int
+    head_dim: int
+    page_size: int
+    dtype: Literal["f32", "bf16"]
+
+    @property
+    def bytes_per_token(self) -> int:
+        return 2 * self.layers * self.kv_heads * self.head_dim * (4 if self.dtype == "f32" else 2)
+
+    @property
+    def page_bytes(self) -> int:
+        return self.bytes_per_token * self.page_size
+
+
+@dataclass(frozen=True, slots=True)
+class PlanLimits:
+    """Largest values of the symbolic sizes, and the vocabulary; buffers are allocated once for these."""
+
+    max_tokens: int
+    max_seqs: int
+    max_blocks: int
+    num_pages: int
+    vocab: int
+
+
+@dataclass(slots=True)
+class Batch:
+    """The arrays of one step; int32, C-contiguous, allocated once at the limits and updated in place.
+
+    tokens [T], positions [1, T], token_seq [T] (batch row of each token), query_start [S + 1], context_len [S] (tokens
+    of the sequence after this step), block_table [G, S, B], output_rows [R] (row in T to sample from), output_slots [R]
+    (sampler slot of each). Only the first T/S/R entries count; the token drawn for row r stands at absolute position
+    context_len of its sequence. capture_logits: also return float32 [R, vocab] untouched logits (tests).
+    """
+
+    num_tokens: int
+    num_seqs: int
+    num_outputs: int
+    tokens: Ints
+    positions: Ints
+    token_seq: Ints
+    query_start: Ints
+    context_len: Ints
+    block_table: Ints
+    output_rows: Ints
+    output_slots: Ints
+    capture_logits: bool = False
+
+
+@dataclass(slots=True)
+class Sampled:
+    """What a step drew: tokens int32 [R]; logprobs float32 [R]; top_ids/top_logprobs [R, L]; logits float32 [R, vocab].
+
+    The last four are None when nobody asked. Unused top entries are -1 / 0.
+    """
+
+    tokens: Ints
+    logprobs: Floats | None = None
+    top_ids: Ints | None = None
+    top_logprobs: Floats | None = None
+    logits: Floats | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SlotParams:
+    """Sampling of one slot, in the sampler's own terms. temperature < 1e-5 is greedy; top_k 0, top_p 1, min_p 0: off.
+
+    eos_ids are banned until min_tokens have been drawn. logprobs -1: none.
+    """
+
+    seed: int
+    choice: int = 0
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition: float = 1.0
+    presence: float = 0.0
+    frequency: float = 0.0
+    logprobs: int = -1
+    min_tokens: int = 0
+    eos_ids: tuple[int, ...] = ()
+    logit_bias: dict[int, float] = field(default_factory=dict)
+
+
+class Plan(Protocol):
+    """A recorded model bound to a device."""
+
+    def set_slot(self, slot: int, params: SlotParams, tokens: Ints, prompt_len: int) -> None:
+        """A sequence takes a sampler slot; `tokens` int32 [n] are all it has so far (penalties count them).
+
+        `run` itself appends every token it draws to the slot's counts.
+        """
+
+    def copy_pages(self, pairs: Ints) -> None:
+        """pairs int32 [C, 2]: copy the bytes of page pairs[i, 0] to page pairs[i, 1]."""
+
+    def run(self, batch: Batch) -> Sampled:
+        """One forward pass, sampling included. The returned arrays are valid until the next call."""
+
+
+class Builder(Protocol):
+    """Records ops. Row buffers are float32 [T, width]; every op may run in place where it says so."""
+
+    def embed(self, table: Weight, scale: float) -> Buffer:
+        """out[t] = table[tokens[t]] * scale; token ids have been checked against the vocabulary."""
+
+    def norm(self, x: Buffer, weight: Floats, eps: float) -> Buffer:
+        """RMS norm: out[t] = x[t] / sqrt(mean(x[t]^2) + eps) * weight. weight float32 [width]."""
+
+    def linear(
+        self, x: Buffer, projections: Sequence[Projection], residual: Buffer | None = None
+    ) -> tuple[Buffer, ...]:
+        """A linear group: out_i = x @ W_i^T + bias_i for projections of one input, which is quantised once.
+
+        residual (one projection only): the result is added to that buffer in place, and it is what is returned.
+        """
+
+    def rope_and_store(self, q: Buffer, k: Buffer, v: Buffer, op: AttentionOp) -> None:
+        """Normalise (if asked) and rotate each head of q in place and of k; write k and v into the sequences' pages.
+
+        q [T, heads * head_dim], k and v [T, kv_heads * head_dim].
+        """
+
+    def attention(self, q: Buffer, op: AttentionOp) -> Buffer:
+        """Causal attention of each token over its sequence's stored K and V, its own included. -> like q.
+
+        Any mix of chunks and decodes. K and V are always read back as stored. Scores are q.k * scale, then
+        softcap * tanh(s / softcap) if softcap, then softmax over keys in (position - window, position], with
+        exp(sink) added to the denominator if sinks.
+        """
+
+    def gated(self, gate: Buffer, up: Buffer, activation: Literal["silu", "gelu_tanh"]) -> Buffer:
+        """out = activation(gate) * up."""
+
+    def head_and_sample(self, x: Buffer, norm: Floats, eps: float, head: Weight, scale: float, softcap: float) -> None:
+        """For each output row: RMS norm, logits = head @ x * scale (softcapped if asked), then sampling (DESIGN 8)."""
+
+    def finish(self, progress: Callable[[float], None] | None = None) -> Plan:
+        """Pack weights and bind buffers. `progress` gets the share done, 0 to 1."""
+
+
+class Backend(Protocol):
+    """A device. `builder` allocates the KV pool lazily: pages hold zeros until written."""
+
+    name: str
+    facts: dict[str, str]  # ISA level, threads, activation type: what system_fingerprint covers
+
+    def builder(self, limits: PlanLimits, kv: KvSpec) -> Builder: ...

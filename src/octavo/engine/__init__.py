@@ -1,0 +1,1 @@
+"""Requests in, steps out: pages, prefix index, scheduler. No tensors, no I/O, no clock."""

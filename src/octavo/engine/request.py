@@ -1,0 +1,67 @@
+"""What the scheduler is asked to do, and what it reports back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.engine.params import SamplingParams
+
+Tokens = npt.NDArray[np.int32]
+
+
+class Finish(IntEnum):
+    """Why a sequence ended. RUNNING: it did not. ABORT covers cancelled clients; ERROR a failed step."""
+
+    RUNNING = 0
+    STOP = 1
+    LENGTH = 2
+    ABORT = 3
+    ERROR = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One client request: `params.n` sequences over one prompt.
+
+    request_id: unique among live requests; chosen by the caller.
+    prompt: int32 [P], P >= 1, every id inside the vocabulary (the caller has checked).
+    seed: resolved (params.seed or a fresh one); with the choice index it keys the random numbers.
+    output: int32 [O]; tokens this request had already produced before an engine restart (n must be 1 then, and
+        `choice` says which of the original choices it is). They count as output for limits and penalties.
+    arrival_s: caller's clock; the scheduler only compares and subtracts it.
+    priority: lower runs first; equal ones in order of arrival.
+    salt: mixed into every prefix key; requests share pages only under equal salts (tenant, adapter generation, ...).
+    """
+
+    request_id: int
+    prompt: Tokens
+    params: SamplingParams
+    seed: int
+    arrival_s: float
+    priority: int = 0
+    salt: tuple[tuple[str, str], ...] = ()
+    output: Tokens = field(default_factory=lambda: np.empty(0, np.int32))
+    choice: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutputs:
+    """What one step brought, in columns: entry i is one token of one sequence.
+
+    request_ids int64 [N]; choices int32 [N]; tokens int32 [N] (-1: the sequence ended without a token);
+    finish uint8 [N] (Finish); cached_tokens int32 [N]: prompt tokens that came from the prefix index (as of admission);
+    logprobs float32 [N] and top_ids/top_logprobs [N, L] only when some sequence asked (rows of others hold -1 / 0).
+    """
+
+    request_ids: npt.NDArray[np.int64]
+    choices: npt.NDArray[np.int32]
+    tokens: npt.NDArray[np.int32]
+    finish: npt.NDArray[np.uint8]
+    cached_tokens: npt.NDArray[np.int32]
+    logprobs: npt.NDArray[np.float32] | None = None
+    top_ids: npt.NDArray[np.int32] | None = None
+    top_logprobs: npt.NDArray[np.float32] | None = None

@@ -1,0 +1,83 @@
+"""A step is a delta: what the executor must change and compute for one forward pass. The executor owns the arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.engine.params import SamplingParams
+
+Ints = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceStart:
+    """A sequence takes an executor slot (first admission, or again after preemption).
+
+    slot: executor row, 0 <= slot < max_num_seqs.
+    tokens: int32 [n]; all tokens known so far, prompt then output; n > prompt_len only for resumed ones.
+    pages: int32 [b]; the block table's head: pages that already hold K and V (prefix hits, forks). A partly filled
+        last one is shared until the step's `copies` replaces it.
+    seed, choice: key of the sequence's random numbers.
+    """
+
+    slot: int
+    tokens: Ints
+    prompt_len: int
+    pages: Ints
+    params: SamplingParams
+    seed: int
+    choice: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One forward pass. Applied in this order: released, starts, appended pages, copies, then the pass itself.
+
+    released: slots whose sequence is gone (finished, aborted or preempted) since the last step.
+    append_slots/append_pages: int32 [A]; page j is appended to the block table of slot j, in order.
+    copies: int32 [C, 4] of (slot, block index, source page, target page): copy the page's bytes and let the block
+        table point at the target (copy-on-write).
+    slots/num_tokens/num_computed: int32 [S]; scheduled sequences in batch order: its slot, how many of its known
+        tokens are computed now, and how many were computed before. Tokens num_computed ..
+        num_computed + num_tokens - 1 of the slot's token row are fed.
+    sample: bool [S]; the sequence's last known token is among them, so a next token is drawn.
+    num_tokens_total: sum of num_tokens.
+    """
+
+    step_id: int
+    released: tuple[int, ...]
+    starts: tuple[SequenceStart, ...]
+    append_slots: Ints
+    append_pages: Ints
+    copies: Ints
+    slots: Ints
+    num_tokens: Ints
+    num_computed: Ints
+    sample: npt.NDArray[np.bool_]
+    num_tokens_total: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What the executor computed.
+
+    tokens: int32 [R, K]; the tokens drawn for the sequences with `sample`, in batch order; K = 1 without speculation.
+    counts: int32 [R]; how many of the K are valid.
+    logprobs float32 [R, K], top_ids int32 [R, K, L], top_logprobs float32 [R, K, L]: of the untouched logits; None when
+        nobody asked; unused entries are -1 / 0.
+    forward_s: seconds inside plan.run. total_s: seconds inside the executor.
+    outputs: named extra rows, for tests and embeddings ("logits": float32 [R, vocab]).
+    """
+
+    step_id: int
+    tokens: Ints
+    counts: Ints
+    forward_s: float
+    total_s: float
+    logprobs: npt.NDArray[np.float32] | None = None
+    top_ids: Ints | None = None
+    top_logprobs: npt.NDArray[np.float32] | None = None
+    outputs: dict[str, npt.NDArray[np.float32]] | None = None

@@ -1,0 +1,1 @@
+"""Model files: GGUF, safetensors, quantised layouts, the catalogue and downloads."""

@@ -1,0 +1,164 @@
+"""Messages between the front process and the engine process, and their framing.
+
+A frame is a 4-byte little-endian length and a msgpack body of one tagged struct; no pickle anywhere. The engine is
+started with one end of a socketpair; end of file means death on both sides. Every engine has a generation number: the
+front drops messages of an older generation.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import msgspec
+
+from octavo.engine.params import SamplingParams
+
+MAX_FRAME_BYTES = 64 << 20
+_LENGTH = struct.Struct("<I")
+
+
+class Submit(msgspec.Struct, frozen=True, array_like=True, tag="submit"):
+    """Front -> engine. `prompt` and `output` are little-endian int32 bytes; see engine.request.Request."""
+
+    request_id: int
+    prompt: bytes
+    params: SamplingParams
+    seed: int
+    priority: int
+    salt: tuple[tuple[str, str], ...]
+    output: bytes = b""
+    choice: int = 0
+
+
+class Abort(msgspec.Struct, frozen=True, array_like=True, tag="abort"):
+    """Front -> engine: all choices of these requests, or one choice (choice >= 0: a stop string was found)."""
+
+    request_ids: list[int]
+    choice: int = -1
+
+
+class Shutdown(msgspec.Struct, frozen=True, array_like=True, tag="shutdown"):
+    """Front -> engine: end now (the front has drained already)."""
+
+
+class Progress(msgspec.Struct, frozen=True, array_like=True, tag="progress"):
+    """Engine -> front while starting: a phase has ended, after so many seconds; `detail` is for the log."""
+
+    generation: int
+    phase: str
+    seconds: float
+    detail: str = ""
+
+
+class Ready(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
+    """Engine -> front: weights are loaded and a warm-up step has run."""
+
+    generation: int
+    max_model_len: int
+    num_pages: int
+    page_size: int
+    kv_bytes_per_token: int
+    fingerprint: str
+    facts: dict[str, str]
+
+
+class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
+    """Engine -> front: it cannot start (or go on); one sentence for the user."""
+
+    generation: int
+    message: str
+
+
+class Tokens(msgspec.Struct, frozen=True, array_like=True, tag="tokens"):
+    """Engine -> front, one per step: all new tokens in columns (engine.request.StepOutputs as raw little-endian bytes).
+
+    request_ids int64, choices int32, tokens int32, finish uint8, cached_tokens int32; logprobs float32 [N],
+    top_ids int32 and top_logprobs float32 [N, top_width], empty when nobody asked. `message` explains Finish.ERROR.
+    """
+
+    generation: int
+    step_id: int
+    request_ids: bytes
+    choices: bytes
+    tokens: bytes
+    finish: bytes
+    cached_tokens: bytes
+    logprobs: bytes = b""
+    top_ids: bytes = b""
+    top_logprobs: bytes = b""
+    top_width: int = 0
+    message: str = ""
+
+
+class Stats(msgspec.Struct, frozen=True, array_like=True, tag="stats"):
+    """Engine -> front, a few times a second while busy and once when it falls idle; counters are totals since start."""
+
+    generation: int
+    running: int
+    waiting: int
+    pages_total: int
+    pages_held: int
+    pages_cached: int
+    slots_held: int
+    slots_filled: int
+    waste_ratio_mean: float
+    steps: int
+    preemptions: int
+    prompt_tokens: int
+    cached_tokens: int
+    computed_tokens: int
+    generated_tokens: int
+    aborted: int
+    forward_s: float
+    step_overhead_s: float
+    busy_s: float
+
+
+FrontMessage = Submit | Abort | Shutdown
+EngineMessage = Progress | Ready | Failed | Tokens | Stats
+
+_encoder = msgspec.msgpack.Encoder()
+_front_decoder = msgspec.msgpack.Decoder(FrontMessage)
+_engine_decoder = msgspec.msgpack.Decoder(EngineMessage)
+
+
+class FrameError(ValueError):
+    """A frame that is too long or does not decode: the peer is not ours, or broken."""
+
+
+def encode(message: FrontMessage | EngineMessage) -> bytes:
+    """One frame, length prefix included. Raises FrameError above MAX_FRAME_BYTES."""
+    body = _encoder.encode(message)
+    if len(body) > MAX_FRAME_BYTES:
+        raise FrameError(f"a message of {len(body)} bytes is above the limit of {MAX_FRAME_BYTES}")
+    return _LENGTH.pack(len(body)) + body
+
+
+class FrameReader:
+    """Cuts a byte stream into frames: `feed(data)` returns the messages that are now complete."""
+
+    def __init__(self, from_engine: bool) -> None:
+        self._decoder: msgspec.msgpack.Decoder[Any] = _engine_decoder if from_engine else _front_decoder
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[Any]:
+        self._buffer += data
+        messages: list[Any] = []
+        start = 0
+        while len(self._buffer) - start >= 4:
+            (length,) = _LENGTH.unpack_from(self._buffer, start)
+            if length > MAX_FRAME_BYTES:
+                raise FrameError(f"a frame of {length} bytes is above the limit of {MAX_FRAME_BYTES}")
+            if len(self._buffer) - start - 4 < length:
+                break
+            body = memoryview(self._buffer)[start + 4 : start + 4 + length]
+            try:
+                messages.append(self._decoder.decode(body))
+            except msgspec.MsgspecError as error:
+                raise FrameError(f"a frame does not decode: {error}") from error
+            finally:
+                body.release()
+            start += 4 + length
+        del self._buffer[:start]
+        return messages
