@@ -1,0 +1,157 @@
+"""How a token is drawn from logits: the exact rule that every backend follows (DESIGN section 8).
+
+For one output row with untouched logits `l` (float32 [vocab]; NaN counts as minus infinity), all steps in float32
+unless a step says otherwise:
+
+1. Masks. `l[id] = -inf` for banned ids: the slot's eos ids while fewer than `min_tokens` tokens have been drawn. If
+   nothing finite is left, the token is the greedy one of the untouched logits.
+2. Bias. `l[id] += bias`; a masked id stays masked.
+3. Penalties, over the ids the sequence has seen. Repetition `r` (ids in prompt or output): `l = l / r` if `l > 0` else
+   `l * r`. Then, for ids in the output, `l = (l - frequency * count) - presence`.
+4. Temperature `T`. `T < 1e-5` is greedy: the largest `l`, ties to the lower id, and nothing below applies.
+5. Order. Ids are ranked by `l` descending, ties to the lower id. `w[id] = exp((l[id] - max(l)) / T)`; the largest is 1.
+6. Top-k. Keep the first k ranks (k = 0: all; k >= vocab: all).
+7. Top-p (`p < 1`). Of what is left, keep the shortest run of ranks whose summed `w` reaches `p` times the sum of all
+   `w` left (the id that crosses it included). Sums in float64.
+8. Min-p. Of what is left, keep ids with `w >= min_p`. The first rank always stays.
+9. Draw. `u` is a float64 in [0, 1) of 53 bits: with the Philox4x32-10 output words r0..r3,
+   `u = ((r0 >> 5) * 2**26 + (r1 >> 6)) / 2**53`. Philox's key is (low, high) 32 bits of the seed modulo 2**64, its
+   counter (low, high) 32 bits of the absolute position of the token to draw, then the choice index, then 0.
+   The token is the smallest kept id at which the running sum of kept `w`, by increasing id, in float64, exceeds
+   `u * total`; total is the last running sum. Ids with `w == 0` are never drawn.
+
+Nothing depends on how the ranks were found, so an implementation may select before it sorts; float64 sums may be taken
+in any order that depends only on the ids. Log-probabilities are `(l - max(l)) - log(sum(exp(l - max(l))))` of the
+untouched logits, sum and log in float64; the top list is in rank order of the untouched logits.
+
+Philox: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.backends.ops import Floats, Ints, SlotParams
+
+GREEDY_BELOW = 1e-5
+
+_MASK = 0xFFFFFFFF
+_PHILOX_M = (0xD2511F53, 0xCD9E8D57)
+_PHILOX_W = (0x9E3779B9, 0xBB67AE85)
+
+
+def philox4x32(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[int, int, int, int]:
+    """Ten rounds of Philox4x32; every number is an unsigned 32-bit integer."""
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    for _ in range(10):
+        product0, product1 = _PHILOX_M[0] * c0, _PHILOX_M[1] * c2
+        c0, c1, c2, c3 = (product1 >> 32) ^ c1 ^ k0, product1 & _MASK, (product0 >> 32) ^ c3 ^ k1, product0 & _MASK
+        k0, k1 = (k0 + _PHILOX_W[0]) & _MASK, (k1 + _PHILOX_W[1]) & _MASK
+    return c0, c1, c2, c3
+
+
+def uniform(seed: int, choice: int, position: int) -> float:
+    """The random number of one (seed, choice) at one absolute position: float64 in [0, 1)."""
+    seed %= 1 << 64
+    counter = (position & _MASK, (position >> 32) & _MASK, choice & _MASK, 0)
+    r0, r1, _, _ = philox4x32(counter, (seed & _MASK, seed >> 32))
+    return float((r0 >> 5) * (1 << 26) + (r1 >> 6)) / float(1 << 53)
+
+
+@dataclass(slots=True)
+class SamplerSlot:
+    """The sampling state of one sequence: its parameters and which tokens it has seen.
+
+    seen bool [vocab]: in the prompt or the output. output_counts int32 [vocab]. drawn: tokens in the output.
+    """
+
+    params: SlotParams
+    seen: npt.NDArray[np.bool_]
+    output_counts: Ints
+    drawn: int = field(default=0)
+
+    @classmethod
+    def start(cls, params: SlotParams, tokens: Ints, prompt_len: int, vocab: int) -> SamplerSlot:
+        """The state after `tokens` int32 [n], of which the first `prompt_len` are the prompt."""
+        seen = np.zeros(vocab, np.bool_)
+        seen[tokens] = True
+        output = tokens[prompt_len:]
+        counts = np.bincount(output, minlength=vocab).astype(np.int32)
+        return cls(params, seen, counts, len(output))
+
+    def draw(self, logits: Floats, position: int) -> int:
+        """Draw the token at `position` from untouched logits float32 [vocab] (not modified), and count it."""
+        token = self._choose(logits, position)
+        self.seen[token] = True
+        self.output_counts[token] += 1
+        self.drawn += 1
+        return token
+
+    def _choose(self, logits: Floats, position: int) -> int:
+        params = self.params
+        adjusted = self._adjust(logits)
+        largest = adjusted.max()
+        if not np.isfinite(largest):
+            return int(np.argmax(np.nan_to_num(logits, nan=-np.inf)))
+        if params.temperature < GREEDY_BELOW:
+            return int(np.argmax(adjusted))
+        with np.errstate(under="ignore"):
+            weights = np.exp((adjusted - largest) / np.float32(params.temperature))
+        kept = keep(adjusted, weights, params.top_k, params.top_p, params.min_p)
+        running = np.cumsum(np.where(kept, weights, np.float32(0)), dtype=np.float64)
+        target = uniform(params.seed, params.choice, position) * running[-1]
+        return int(np.searchsorted(running, target, side="right"))
+
+    def _adjust(self, logits: Floats) -> Floats:
+        """Steps 1 to 3 of the rule on a copy."""
+        params = self.params
+        adjusted: Floats = np.where(np.isnan(logits), np.float32(-np.inf), logits)
+        if self.drawn < params.min_tokens and params.eos_ids:
+            adjusted[list(params.eos_ids)] = -np.inf
+        for token, bias in params.logit_bias.items():
+            adjusted[token] += np.float32(bias)
+        if params.repetition != 1.0:
+            factor = np.float32(params.repetition)
+            seen = adjusted[self.seen]
+            adjusted[self.seen] = np.where(seen > 0, seen / factor, seen * factor)
+        if params.presence != 0.0 or params.frequency != 0.0:
+            output = self.output_counts > 0
+            counts = self.output_counts[output].astype(np.float32)
+            adjusted[output] = adjusted[output] - np.float32(params.frequency) * counts - np.float32(params.presence)
+        return adjusted
+
+
+def keep(logits: Floats, weights: Floats, top_k: int, top_p: float, min_p: float) -> npt.NDArray[np.bool_]:
+    """Steps 6 to 8 of the rule: bool [vocab], which ids may be drawn. logits and weights float32 [vocab]."""
+    ranked = np.argsort(-logits, kind="stable")
+    if top_k > 0:
+        ranked = ranked[:top_k]
+    if top_p < 1.0:
+        mass = np.cumsum(weights[ranked], dtype=np.float64)
+        crossing = int(np.searchsorted(mass, float(np.float32(top_p)) * mass[-1], side="left"))
+        ranked = ranked[: crossing + 1]
+    if min_p > 0.0:
+        first, rest = ranked[:1], ranked[1:]
+        ranked = np.concatenate([first, rest[weights[rest] >= np.float32(min_p)]])
+    kept = np.zeros(len(logits), np.bool_)
+    kept[ranked] = True
+    return kept
+
+
+def log_softmax(logits: Floats) -> Floats:
+    """Log-probabilities float32 [vocab] of untouched logits float32 [vocab]."""
+    below = logits - logits.max()
+    with np.errstate(under="ignore"):
+        total = np.exp(below).sum(dtype=np.float64)
+    result: Floats = below - np.float32(np.log(total))
+    return result
+
+
+def top(logprobs: Floats, count: int) -> tuple[Ints, Floats]:
+    """The `count` most likely ids int32 [count] and their log-probabilities float32 [count], ties to the lower id."""
+    ids = np.argsort(-logprobs, kind="stable")[:count].astype(np.int32)
+    return ids, logprobs[ids]
