@@ -3,6 +3,9 @@
 A frame is a 4-byte little-endian length and a msgpack body of one tagged struct; no pickle anywhere. The engine is
 started with one end of a socketpair; end of file means death on both sides. Every engine has a generation number: the
 front drops messages of an older generation.
+
+Order: the front sends Start; the engine answers with Progress messages and then Ready (or Failed and its end). From
+then on Submit, Abort and at last Shutdown go one way; Tokens, Stats and Beat the other.
 """
 
 from __future__ import annotations
@@ -12,10 +15,17 @@ from typing import Any
 
 import msgspec
 
+from octavo.config import EngineConfig
 from octavo.engine.params import SamplingParams
 
 MAX_FRAME_BYTES = 64 << 20
 _LENGTH = struct.Struct("<I")
+
+
+class Start(msgspec.Struct, frozen=True, array_like=True, tag="start"):
+    """Front -> engine, the first message: what to load."""
+
+    config: EngineConfig
 
 
 class Submit(msgspec.Struct, frozen=True, array_like=True, tag="submit"):
@@ -115,8 +125,19 @@ class Stats(msgspec.Struct, frozen=True, array_like=True, tag="stats"):
     busy_s: float
 
 
-FrontMessage = Submit | Abort | Shutdown
-EngineMessage = Progress | Ready | Failed | Tokens | Stats
+class Beat(msgspec.Struct, frozen=True, array_like=True, tag="beat"):
+    """Engine -> front, twice a second from a thread of its own once it is ready: the process runs.
+
+    turns: grows with every turn of the engine's loop; while it stands still and `busy`, one step hangs.
+    """
+
+    generation: int
+    turns: int
+    busy: bool
+
+
+FrontMessage = Start | Submit | Abort | Shutdown
+EngineMessage = Progress | Ready | Failed | Tokens | Stats | Beat
 
 _encoder = msgspec.msgpack.Encoder()
 _front_decoder = msgspec.msgpack.Decoder(FrontMessage)
