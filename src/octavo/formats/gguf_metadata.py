@@ -1,0 +1,183 @@
+"""The key-value part of a GGUF file, with arrays kept as spans until somebody asks for them."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.formats.errors import ModelFileError
+
+T = TypeVar("T")
+
+
+class ValueType(IntEnum):
+    """Value types of GGUF, with the file's ids."""
+
+    UINT8 = 0
+    INT8 = 1
+    UINT16 = 2
+    INT16 = 3
+    UINT32 = 4
+    INT32 = 5
+    FLOAT32 = 6
+    BOOL = 7
+    STRING = 8
+    ARRAY = 9
+    UINT64 = 10
+    INT64 = 11
+    FLOAT64 = 12
+
+
+# numpy type of every fixed-size value; GGUF files are little-endian here (the parser refuses the others).
+FIXED_DTYPES: dict[ValueType, np.dtype[Any]] = {
+    ValueType.UINT8: np.dtype("<u1"),
+    ValueType.INT8: np.dtype("<i1"),
+    ValueType.UINT16: np.dtype("<u2"),
+    ValueType.INT16: np.dtype("<i2"),
+    ValueType.UINT32: np.dtype("<u4"),
+    ValueType.INT32: np.dtype("<i4"),
+    ValueType.FLOAT32: np.dtype("<f4"),
+    ValueType.BOOL: np.dtype("<u1"),
+    ValueType.UINT64: np.dtype("<u8"),
+    ValueType.INT64: np.dtype("<i8"),
+    ValueType.FLOAT64: np.dtype("<f8"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NumberSpan:
+    """An array of numbers at `start` of the file."""
+
+    type: ValueType
+    count: int
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class StringSpan:
+    """An array of strings: `starts[i]` is the file offset of string i's 8-byte length, `starts[-1]` the array's end."""
+
+    starts: list[int]
+
+    @property
+    def count(self) -> int:
+        return len(self.starts) - 1
+
+
+Stored = int | float | bool | str | NumberSpan | StringSpan
+Value = int | float | bool | str | npt.NDArray[Any] | list[str]
+
+
+class Metadata(Mapping[str, Value]):
+    """Keys and values of a GGUF file. Arrays are decoded at each access: keep what you need more than once.
+
+    The typed accessors raise ModelFileError when a key is missing (and there is no default) or has another type.
+    """
+
+    def __init__(self, path: Path, raw: mmap.mmap, stored: dict[str, Stored]) -> None:
+        self._path = path
+        self._raw = raw
+        self._stored = stored
+
+    def __getitem__(self, key: str) -> Value:
+        stored = self._stored[key]
+        if isinstance(stored, NumberSpan):
+            return self._numbers(stored)
+        if isinstance(stored, StringSpan):
+            return [self._decode(key, text) for text in self._pieces(stored)]
+        return stored
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stored)
+
+    def __len__(self) -> int:
+        return len(self._stored)
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        value = self._get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self._wrong(key, "an integer", value)
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        value = self._get(key, default)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise self._wrong(key, "a number", value)
+        return float(value)
+
+    def boolean(self, key: str, default: bool | None = None) -> bool:
+        value = self._get(key, default)
+        if not isinstance(value, bool):
+            raise self._wrong(key, "true or false", value)
+        return value
+
+    def string(self, key: str, default: str | None = None) -> str:
+        value = self._get(key, default)
+        if not isinstance(value, str):
+            raise self._wrong(key, "a string", value)
+        return value
+
+    def array_length(self, key: str) -> int:
+        """Elements of an array, without decoding it."""
+        stored = self._get(key, None)
+        if not isinstance(stored, (NumberSpan, StringSpan)):
+            raise self._wrong(key, "an array", stored)
+        return stored.count
+
+    def numbers(self, key: str) -> npt.NDArray[Any]:
+        """An array of numbers, in the file's own type."""
+        stored = self._get(key, None)
+        if not isinstance(stored, NumberSpan):
+            raise self._wrong(key, "an array of numbers", stored)
+        return self._numbers(stored)
+
+    def strings(self, key: str) -> list[str]:
+        return [self._decode(key, text) for text in self.byte_strings(key)]
+
+    def byte_strings(self, key: str) -> list[bytes]:
+        """An array of strings as they are stored: UTF-8, but unchecked."""
+        stored = self._get(key, None)
+        if not isinstance(stored, StringSpan):
+            raise self._wrong(key, "an array of strings", stored)
+        return self._pieces(stored)
+
+    def _numbers(self, span: NumberSpan) -> npt.NDArray[Any]:
+        view: npt.NDArray[Any] = np.frombuffer(self._raw, FIXED_DTYPES[span.type], span.count, span.start)
+        return view.copy()
+
+    def _pieces(self, span: StringSpan) -> list[bytes]:
+        first = span.starts[0]
+        blob = self._raw[first : span.starts[-1]]
+        offsets = [start - first for start in span.starts]
+        return [blob[start + 8 : end] for start, end in pairwise(offsets)]
+
+    def _decode(self, key: str, text: bytes) -> str:
+        try:
+            return text.decode()
+        except UnicodeDecodeError:
+            raise ModelFileError(self._path, f"metadata {key} holds {text[:40]!r}, which is not UTF-8") from None
+
+    def _get(self, key: str, default: T | None) -> Stored | T:
+        value = self._stored.get(key)
+        if value is not None:
+            return value
+        if default is None:
+            raise ModelFileError(self._path, f"metadata {key} is missing")
+        return default
+
+    def _wrong(self, key: str, expected: str, value: object) -> ModelFileError:
+        if isinstance(value, NumberSpan):
+            actual = f"an array of {value.type.name.lower()}"
+        elif isinstance(value, StringSpan):
+            actual = "an array of strings"
+        else:
+            actual = repr(value)[:80]
+        return ModelFileError(self._path, f"metadata {key} must be {expected}; the file has {actual}")

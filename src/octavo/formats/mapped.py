@@ -1,0 +1,31 @@
+"""Mapping a model file into memory, and telling what a file is that isn't one."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+from pathlib import Path
+
+from octavo.formats.errors import ModelFileError
+
+
+def map_file(path: Path) -> mmap.mmap:
+    """The whole file, read-only. Raises ModelFileError for what can't be a model, OSError if it can't be opened."""
+    with path.open("rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ModelFileError(path, "is not a regular file")
+        head = file.read(64)
+        if not head:
+            raise ModelFileError(path, "is empty; the download was probably cut off")
+        if head.startswith(b"version https://git-lfs"):
+            raise ModelFileError(path, "is a Git LFS pointer, not the model itself; fetch it with git lfs pull")
+        if head.lstrip()[:9].lower().startswith((b"<!doctype", b"<html", b"<?xml")):
+            raise ModelFileError(path, "is a web page, not a model; the download address was probably wrong")
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def drop_pages(mapped: mmap.mmap, offset: int, nbytes: int) -> None:
+    """Tell the kernel that these bytes are not needed soon. Views stay valid: pages are read again when touched."""
+    start = offset - offset % mmap.PAGESIZE
+    mapped.madvise(mmap.MADV_DONTNEED, start, offset + nbytes - start)
