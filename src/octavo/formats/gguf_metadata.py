@@ -150,8 +150,8 @@ class Metadata(Mapping[str, Value]):
         return self._pieces(stored)
 
     def _numbers(self, span: NumberSpan) -> npt.NDArray[Any]:
-        view: npt.NDArray[Any] = np.frombuffer(self._raw, FIXED_DTYPES[span.type], span.count, span.start)
-        return view.copy()
+        values: npt.NDArray[Any] = np.frombuffer(self._raw, FIXED_DTYPES[span.type], span.count, span.start).copy()
+        return values
 
     def _pieces(self, span: StringSpan) -> list[bytes]:
         first = span.starts[0]
