@@ -1,0 +1,109 @@
+"""Counters of the running sequences, one row per executor slot: a step touches them with a few array operations."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.engine.request import Finish, Tokens
+from octavo.engine.sequence import NO_SLOT, Sequence
+
+Ints = npt.NDArray[np.int32]
+Bools = npt.NDArray[np.bool_]
+
+
+class SlotTable:
+    """State of up to `num_slots` running sequences, in columns indexed by slot.
+
+    known: tokens whose value is known. drawn: tokens that steps under way will add. scheduled: tokens fed to steps so
+    far; computed: those whose step has been applied. An idle slot has zeros, so it never has anything to feed.
+    capacity: token slots of its pages. tail: the page of token slot capacity - 1.
+    epoch: changes whenever the slot is vacated, so a late result is recognised.
+    """
+
+    def __init__(self, num_slots: int, max_len: int, eos_ids: frozenset[int]) -> None:
+        def column() -> Ints:
+            return np.zeros(num_slots, np.int32)
+
+        self.known, self.drawn, self.scheduled, self.computed = column(), column(), column(), column()
+        self.capacity, self.tail, self.limit, self.min_tokens_at = column(), column(), column(), column()
+        self.choice, self.cached_tokens, self.epoch = column(), column(), column()
+        self.request_id = np.zeros(num_slots, np.int64)
+        self.stops_at_eos: Bools = np.zeros(num_slots, np.bool_)
+        self.has_stop_ids: Bools = np.zeros(num_slots, np.bool_)
+        self.tokens: Ints = np.zeros((num_slots, max_len), np.int32)
+        self.sequences: list[Sequence | None] = [None] * num_slots
+        self.count = 0
+        self._free = list(range(num_slots - 1, -1, -1))
+        self._is_eos: Bools = np.zeros(max(eos_ids, default=0) + 2, np.bool_)  # the last entry stands for larger ids
+        self._is_eos[list(eos_ids)] = True
+
+    @property
+    def free(self) -> int:
+        return len(self._free)
+
+    def running(self) -> list[Sequence]:
+        """The sequences that have a slot, in order of rank."""
+        return sorted((s for s in self.sequences if s is not None), key=lambda s: s.rank)
+
+    def enter(self, sequence: Sequence, computed: int) -> int:
+        """Give the sequence a free slot; its first `computed` tokens are in its pages already."""
+        slot = self._free.pop()
+        sequence.slot = slot
+        self.sequences[slot] = sequence
+        self.count += 1
+        known = len(sequence.tokens)
+        self.tokens[slot, :known] = sequence.tokens
+        self.known[slot] = known
+        self.scheduled[slot] = self.computed[slot] = computed
+        self.limit[slot] = sequence.limit
+        self.min_tokens_at[slot] = sequence.min_tokens_at
+        self.request_id[slot] = sequence.request.request_id
+        self.choice[slot] = sequence.choice
+        self.cached_tokens[slot] = sequence.cached_tokens
+        self.stops_at_eos[slot] = not sequence.request.params.ignore_eos
+        self.has_stop_ids[slot] = bool(sequence.stop_ids)
+        return slot
+
+    def leave(self, sequence: Sequence) -> None:
+        """Vacate the sequence's slot; its tokens go back into `sequence.tokens`."""
+        slot = sequence.slot
+        sequence.tokens = self.tokens[slot, : self.known[slot]].copy()
+        sequence.slot = NO_SLOT
+        self.sequences[slot] = None
+        self.count -= 1
+        self.known[slot] = self.drawn[slot] = self.scheduled[slot] = self.computed[slot] = 0
+        self.capacity[slot] = 0
+        self.epoch[slot] += 1
+        self._free.append(slot)
+
+    def update_table(self, sequence: Sequence) -> None:
+        """Copy what the columns need to know of the sequence's block table."""
+        table = sequence.table
+        self.capacity[sequence.slot] = table.capacity
+        self.tail[sequence.slot] = table.pages[-1] if table.pages else 0
+
+    def to_feed(self) -> Ints:
+        """int32 [num_slots]: tokens each slot could feed now; 0 for those that wait for their last token's result."""
+        reach = self.known + self.drawn
+        return np.where(reach < self.limit, reach - self.scheduled, 0)
+
+    def append(self, slots: Ints, tokens: Tokens) -> npt.NDArray[np.uint8]:
+        """Each of these slots has drawn a token. Returns uint8 [n]: Finish of each."""
+        at = self.known[slots]
+        self.tokens[slots, at] = tokens
+        length = at + 1
+        self.known[slots] = length
+        self.drawn[slots] -= 1
+        stop = self._is_eos[np.minimum(tokens, len(self._is_eos) - 1)] & self.stops_at_eos[slots]
+        asking = self.has_stop_ids[slots]
+        if asking.any():
+            for i in np.flatnonzero(asking).tolist():
+                sequence = self.sequences[slots[i]]
+                assert sequence is not None
+                stop[i] |= int(tokens[i]) in sequence.stop_ids
+        stop &= length >= self.min_tokens_at[slots]
+        finish = np.zeros(len(slots), np.uint8)
+        finish[length >= self.limit[slots]] = Finish.LENGTH
+        finish[stop] = Finish.STOP
+        return finish

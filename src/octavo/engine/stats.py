@@ -1,0 +1,50 @@
+"""Counters of the engine since its start, and what `Scheduler.stats()` returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Counters:
+    """Totals since start. waste_sum / waste_samples is the mean KV waste, one sample after each step."""
+
+    steps: int = 0
+    preemptions: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    computed_tokens: int = 0
+    generated_tokens: int = 0
+    aborted: int = 0
+    forward_s: float = 0.0
+    executor_s: float = 0.0
+    waste_sum: float = 0.0
+    waste_samples: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """The moment's gauges and the totals since start.
+
+    running, waiting: sequences. slots_*: token slots of held pages. prompt_tokens and cached_tokens count a request
+    once, at its first admission; computed_tokens counts every token fed, recomputed ones too. forward_s, executor_s:
+    seconds inside the forward passes, and inside the executor altogether.
+    """
+
+    running: int
+    waiting: int
+    pages_total: int
+    pages_held: int
+    pages_cached: int
+    slots_held: int
+    slots_filled: int
+    waste_ratio_mean: float
+    steps: int
+    preemptions: int
+    prompt_tokens: int
+    cached_tokens: int
+    computed_tokens: int
+    generated_tokens: int
+    aborted: int
+    forward_s: float
+    executor_s: float

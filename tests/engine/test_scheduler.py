@@ -1,0 +1,98 @@
+"""Admission, chunks, decodes, endings and preemption of the scheduler, on the fake executor."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.engine.driver import Driver, config, expected, request
+
+from octavo.engine.params import ParamError
+from octavo.engine.request import Finish
+
+
+def test_one_request_gets_the_tokens_it_would_get_alone() -> None:
+    driver = Driver(config())
+    asked = request(1, 150, 20)
+    driver.scheduler.add(asked)
+    driver.run()
+    assert driver.tokens[1, 0] == expected(asked.prompt.tolist(), 20)
+    assert driver.finish[1, 0] == Finish.LENGTH
+    assert [step.num_tokens_total for step in driver.steps[:3]] == [64, 64, 22]
+
+
+@pytest.mark.parametrize("length", [0, 256, 1000])
+def test_a_prompt_that_does_not_fit_is_refused(length: int) -> None:
+    driver = Driver(config())
+    with pytest.raises(ParamError) as error:
+        driver.scheduler.add(request(1, length))
+    assert error.value.param == "prompt"
+    assert not driver.scheduler.has_work
+
+
+def test_the_context_is_filled_to_its_end() -> None:
+    driver = Driver(config())
+    driver.scheduler.add(request(1, 255, None))
+    driver.scheduler.add(request(2, 250, None))
+    driver.run()
+    assert [len(driver.tokens[i, 0]) for i in (1, 2)] == [1, 6]
+    assert driver.finish[2, 0] == Finish.LENGTH
+
+
+def test_all_pages_are_free_in_the_end_and_more_fit_in_the_batch_than_one() -> None:
+    driver = Driver(config())
+    for i in range(20):
+        driver.scheduler.add(request(i, 5 + i, 10))
+    driver.run()
+    assert all(len(driver.tokens[i, 0]) == 10 for i in range(20))
+    assert max(len(step.slots) for step in driver.steps) == 8
+    assert driver.scheduler.stats().pages_held == 0
+
+
+def test_aborted_sequences_are_gone_after_the_step() -> None:
+    driver = Driver(config())
+    driver.scheduler.add(request(1, 100, 50))
+    driver.scheduler.add(request(2, 10, 5))
+    step = driver.scheduler.schedule(0.0)
+    assert step is not None
+    assert driver.executor is not None
+    result = driver.executor.execute(step)
+    assert driver.scheduler.abort(1) == 1
+    assert driver.scheduler.abort(1) == 0
+    assert 1 not in driver.scheduler.apply(step, result, 0.0).request_ids
+    driver.run()
+    assert len(driver.tokens[2, 0]) == 5
+    assert driver.scheduler.stats().pages_held == 0
+
+
+def test_preempted_sequences_go_on_with_the_same_tokens() -> None:
+    driver = Driver(config(num_pages=64, max_num_seqs=16))
+    asked = [request(i, 40, 60) for i in range(12)]
+    for one in asked:
+        driver.scheduler.add(one)
+    driver.run()
+    for one in asked:
+        assert driver.tokens[one.request_id, 0] == expected(one.prompt.tolist(), 60)
+    assert driver.scheduler.stats().preemptions > 0
+
+
+def test_results_must_come_in_order() -> None:
+    driver = Driver(config())
+    driver.scheduler.add(request(1, 100, 2))
+    step = driver.scheduler.schedule(0.0)
+    assert step is not None
+    assert driver.executor is not None
+    result = driver.executor.execute(step)
+    driver.scheduler.apply(step, result, 0.0)
+    with pytest.raises(ValueError, match="not the oldest step"):
+        driver.scheduler.apply(step, result, 0.0)
+
+
+def test_columns_of_the_outputs_have_the_promised_types() -> None:
+    driver = Driver(config())
+    driver.scheduler.add(request(1, 3, 1))
+    step = driver.scheduler.schedule(0.0)
+    assert step is not None
+    assert driver.executor is not None
+    outputs = driver.scheduler.apply(step, driver.executor.execute(step), 0.0)
+    types = [outputs.request_ids, outputs.choices, outputs.tokens, outputs.finish, outputs.cached_tokens]
+    assert [column.dtype for column in types] == [np.int64, np.int32, np.int32, np.uint8, np.int32]
