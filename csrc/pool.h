@@ -1,2 +1,67 @@
-// Thread pool (see pool.cpp).
+// A thread pool whose threads walk a list of stages together, and sleep between runs.
 #pragma once
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <vector>
+
+namespace octavo {
+
+// `items` independent pieces of work; any thread may run any of them, each is run once. `run` must not throw.
+// `thread` is 0 .. threads - 1 and belongs to one running item at a time: it indexes per-thread scratch memory.
+struct Stage {
+  void (*run)(void* context, int32_t item, int32_t thread) noexcept;
+  void* context;
+  int32_t items;
+};
+
+// Time the calling thread saw, per stage, in nanoseconds; `wait` is the part in which it had no item to run.
+struct StageTime {
+  int64_t total_ns, wait_ns;
+};
+
+class ThreadPool {
+ public:
+  static constexpr int32_t kMaxItems = 65535;
+
+  // The calling thread counts as one: `threads - 1` are started. Throws std::invalid_argument if threads < 1 and
+  // std::system_error if the system refuses a thread.
+  explicit ThreadPool(int32_t threads);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int32_t threads() const { return int32_t(workers_.size()) + 1; }
+
+  // Runs the stages in order, each after all items of the one before. Returns when everything is done. Concurrent
+  // callers take turns. Throws std::invalid_argument, before anything has run, if a stage has more than kMaxItems.
+  // `times` (one entry a stage) may be null.
+  void run(std::span<const Stage> stages, StageTime* times = nullptr);
+
+ private:
+  // `claim` packs (generation 32, items 16, next item 16), so that one compare-and-swap both takes an item and proves
+  // that the run it was meant for is still on: a thread that wakes late finds a newer generation and touches nothing.
+  // `stage` is read only by a thread that holds an item, and no run ends while an item is held.
+  struct alignas(64) Slot {
+    std::atomic<uint64_t> claim{0};
+    std::atomic<int32_t> done{0};
+    Stage stage{};
+  };
+  static constexpr int32_t kSlots = 1024;  // longer lists are run in parts
+
+  void run_part(std::span<const Stage> stages, StageTime* times);
+  bool pass_stage(Slot& slot, uint32_t generation, int32_t thread, StageTime* time);
+  void worker(int32_t thread);
+  void stop();
+
+  std::unique_ptr<Slot[]> slots_;        // kSlots, and one that always ends the walk
+  std::atomic<uint32_t> generation_{0};  // of the newest run; workers sleep on it
+  std::atomic<bool> stopping_{false};
+  std::mutex callers_;
+  std::vector<std::thread> workers_;
+};
+
+}  // namespace octavo
