@@ -182,8 +182,10 @@ struct KernelTable {
   // Row `index` of the matrix (one output column) as f32 [k]: the embedding look-up from packed tiles.
   void (*gather_row)(const PackedWeight& weight, int32_t index, float scale, float* out);
 
-  // sampling.cpp: logits [vocab] are modified
-  void (*sample)(float* logits, int32_t vocab, const SampleRow& row, SampleOut* out);
+  // sampling.cpp: draws one token from untouched logits [vocab] by the rule in backends/reference/sampling.py.
+  // `scratch` is 64-byte aligned and belongs to this call alone.
+  void (*sample)(const float* logits, int32_t vocab, const SampleRow& row, uint8_t* scratch, SampleOut* out);
+  int64_t (*sample_scratch_bytes)(int32_t vocab);
 };
 
 // Tables of the levels this build has and this machine can run, best first. `find_level(nullptr)` is the best one,

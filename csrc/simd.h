@@ -64,6 +64,8 @@ OCTAVO_INLINE f32x16 fma(f32x16 a, f32x16 b, f32x16 c) { return {_mm512_fmadd_ps
 OCTAVO_INLINE f32x16 max(f32x16 a, f32x16 b) { return {_mm512_max_ps(a.v, b.v)}; }
 OCTAVO_INLINE f32x16 min(f32x16 a, f32x16 b) { return {_mm512_min_ps(a.v, b.v)}; }
 OCTAVO_INLINE f32x16 abs(f32x16 a) { return {_mm512_abs_ps(a.v)}; }
+// Bit i: lane i of a >= lane i of b (false for NaN).
+OCTAVO_INLINE uint32_t mask_ge(f32x16 a, f32x16 b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_GE_OQ); }
 OCTAVO_INLINE f32x16 round_even(f32x16 a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
 OCTAVO_INLINE f32x16 to_f32(i32x16 a) { return {_mm512_cvtepi32_ps(a.v)}; }
 OCTAVO_INLINE i32x16 to_i32(f32x16 a) { return {_mm512_cvtps_epi32(a.v)}; }  // rounds to nearest even
@@ -129,6 +131,10 @@ OCTAVO_INLINE f32x16 abs(f32x16 a) {
   __m256 m = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
   return {_mm256_and_ps(a.lo, m), _mm256_and_ps(a.hi, m)};
 }
+OCTAVO_INLINE uint32_t mask_ge(f32x16 a, f32x16 b) {
+  return uint32_t(_mm256_movemask_ps(_mm256_cmp_ps(a.lo, b.lo, _CMP_GE_OQ))) |
+         uint32_t(_mm256_movemask_ps(_mm256_cmp_ps(a.hi, b.hi, _CMP_GE_OQ))) << 8;
+}
 OCTAVO_INLINE f32x16 round_even(f32x16 a) {
   constexpr int mode = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
   return {_mm256_round_ps(a.lo, mode), _mm256_round_ps(a.hi, mode)};
@@ -175,6 +181,11 @@ OCTAVO_INLINE f32x16 fma(f32x16 a, f32x16 b, f32x16 c) { return {a.v * b.v + c.v
 OCTAVO_INLINE f32x16 max(f32x16 a, f32x16 b) { return {a.v > b.v ? a.v : b.v}; }  // like maxps: NaN in either gives b
 OCTAVO_INLINE f32x16 min(f32x16 a, f32x16 b) { return {a.v < b.v ? a.v : b.v}; }
 OCTAVO_INLINE f32x16 abs(f32x16 a) { return {(f32v)((i32v)a.v & 0x7fffffff)}; }
+OCTAVO_INLINE uint32_t mask_ge(f32x16 a, f32x16 b) {
+  uint32_t mask = 0;
+  for (int i = 0; i < 16; i++) mask |= uint32_t(a.v[i] >= b.v[i]) << i;
+  return mask;
+}
 // Adding and subtracting 1.5 * 2^23 rounds to nearest even for |a| < 2^22; larger values are integral enough already.
 OCTAVO_INLINE f32x16 round_even(f32x16 a) {
   f32v magic = f32v{} + 12582912.0f;

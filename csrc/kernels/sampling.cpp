@@ -1,10 +1,250 @@
+// Draws one token from the logits of one row. The rule is written down in backends/reference/sampling.py; the steps
+// here bear its numbers. One thread does a row from end to end, so a row's token can't depend on its neighbours.
 #include "../levels.h"
-#include "../simd.h"
+#include "sampling_random.h"
+#include "sampling_select.h"
 
 namespace octavo {
 namespace OCTAVO_LEVEL {
+namespace {
 
-void fill_sampling(KernelTable*) {}
+constexpr float kGreedyBelow = 1e-5f;
+constexpr float kLargestFinite = 3.4028235e38f;
+constexpr int32_t kSumBlock = 256;  // ids whose weights are summed before a running sum takes them
+
+OCTAVO_INLINE float infinity() { return bits_to_float(0x7f800000u); }
+OCTAVO_INLINE int32_t padded(int32_t vocab) { return (vocab + kSumBlock - 1) / kSumBlock * kSumBlock; }
+
+struct Scratch {
+  float* logit;    // [padded] after masks, bias and penalties
+  float* weight;   // [padded]
+  int32_t* id;     // [padded]
+};
+
+OCTAVO_INLINE Scratch scratch_of(uint8_t* memory, int32_t vocab) {
+  int64_t n = padded(vocab);
+  return {(float*)memory, (float*)memory + n, (int32_t*)memory + 2 * n};
+}
+
+int64_t sample_scratch_bytes(int32_t vocab) { return int64_t(padded(vocab)) * 12; }
+
+// The largest value; NaN counts as minus infinity.
+float largest_of(const float* logits, int32_t vocab) {
+  f32x16 best = set1(-infinity());
+  int32_t i = 0;
+  for (; i + kLanes <= vocab; i += kLanes) best = max(load(logits + i), best);
+  float result = reduce_max(best);
+  for (; i < vocab; i++) result = logits[i] > result ? logits[i] : result;
+  return result;
+}
+
+// The lowest id that holds the largest value; 0 if nothing is above minus infinity.
+int32_t greedy(const float* logits, int32_t vocab) {
+  float largest = largest_of(logits, vocab);
+  if (largest == -infinity()) return 0;
+  int32_t i = 0;
+  for (; i + kLanes <= vocab; i += kLanes)
+    if (uint32_t mask = mask_ge(load(logits + i), set1(largest))) return i + __builtin_ctz(mask);
+  while (!(logits[i] >= largest)) i++;
+  return i;
+}
+
+// A copy without NaN, its padding minus infinity.
+void copy_logits(const float* logits, int32_t vocab, float* out) {
+  f32x16 lowest = set1(-infinity());
+  int32_t i = 0;
+  for (; i + kLanes <= vocab; i += kLanes) store(out + i, max(load(logits + i), lowest));
+  for (; i < vocab; i++) out[i] = logits[i] > -infinity() ? logits[i] : -infinity();
+  for (; i < padded(vocab); i++) out[i] = -infinity();
+}
+
+// Step 1.
+void mask(const SampleState& state, int32_t vocab, float* logit) {
+  for (int32_t i = 0; i < state.banned; i++) logit[state.banned_ids[i]] = -infinity();
+  if (!state.allowed) return;
+  for (int32_t id = 0; id < vocab; id++)
+    if (!(state.allowed[id / 32] >> id % 32 & 1)) logit[id] = -infinity();
+}
+
+// Steps 2 and 3.
+void bias_and_penalise(const SampleParams& params, const SampleState& state, float* logit) {
+  for (int32_t i = 0; i < state.biases; i++) logit[state.bias_ids[i]] += state.bias_values[i];
+  if (params.repetition != 1.0f)
+    for (int32_t i = 0; i < state.seen; i++) {
+      float& l = logit[state.seen_ids[i]];
+      l = l > 0.0f ? l / params.repetition : l * params.repetition;
+    }
+  if (params.presence != 0.0f || params.frequency != 0.0f)
+    for (int32_t i = 0; i < state.seen; i++) {
+      if (!state.out_counts[i]) continue;
+      float& l = logit[state.seen_ids[i]];
+      l = (l - params.frequency * float(state.out_counts[i])) - params.presence;
+    }
+}
+
+// weight[id] = exp((logit[id] - largest) / temperature), and the sum of all. Lane sums in f64 within a block of 256,
+// blocks in order: a function of the ids alone.
+double weigh(const float* logit, int32_t vocab, float largest, float temperature, float* weight, double* block_sums) {
+  double total = 0.0;
+  for (int32_t block = 0; block < padded(vocab); block += kSumBlock) {
+    double lanes[kLanes] = {};
+    for (int32_t i = block; i < block + kSumBlock; i += kLanes) {
+      f32x16 w = exp(div(sub(load(logit + i), set1(largest)), set1(temperature)));
+      store(weight + i, w);
+      for (int j = 0; j < kLanes; j++) lanes[j] += double(weight[i + j]);
+    }
+    double sum = 0.0;
+    for (int j = 0; j < kLanes; j++) sum += lanes[j];
+    block_sums[block / kSumBlock] = sum;
+    total += sum;
+  }
+  return total;
+}
+
+// Steps 6 to 8: the ids that may be drawn.
+void keep(const SampleParams& params, int32_t vocab, double total, Candidates& c) {
+  float lowest_weight = 1e-45f;  // ids of weight 0 are never drawn
+  if (params.top_k > 0 && params.top_k < vocab) {
+    collect(c, c.logit, vocab, top_k_bound(c.logit, vocab, params.top_k));
+    if (c.count > params.top_k) apply_cut_off(c, false, find_cut_off(c, false, double(params.top_k)));
+    total = weight_sum(c);
+  } else {
+    // All ids below this bound together weigh less than half of what top-p may drop.
+    float bound = params.top_p < 1.0f ? float(0.5 * (1.0 - double(params.top_p)) * total / double(vocab)) : 0.0f;
+    collect(c, c.weight, vocab, bound > lowest_weight ? bound : lowest_weight);
+  }
+  if (params.top_p < 1.0f) {
+    double target = double(params.top_p) * total;
+    apply_cut_off(c, true, find_cut_off(c, true, target));
+  }
+  if (params.min_p > 0.0f) {
+    int32_t kept = 0;
+    for (int32_t i = 0; i < c.count; i++)
+      if (c.weight[c.id[i]] >= params.min_p) c.id[kept++] = c.id[i];
+    c.count = kept;
+  }
+}
+
+// Step 9 among candidates.
+int32_t draw_candidate(const Candidates& c, double u) {
+  double target = u * weight_sum(c), running = 0.0;
+  int32_t last = c.id[0];
+  for (int32_t i = 0; i < c.count; i++) {
+    double w = double(c.weight[c.id[i]]);
+    running += w;
+    if (w > 0.0) last = c.id[i];
+    if (running > target) break;
+  }
+  return last;
+}
+
+// Step 9 among all ids: by blocks, then inside the block. Where rounding lets no id exceed the target, the last one
+// that has weight is drawn.
+int32_t draw_any(const float* weight, int32_t vocab, const double* block_sums, double total, double u) {
+  double target = u * total, running = 0.0;
+  int32_t blocks = padded(vocab) / kSumBlock, block = 0, last_block = 0;
+  for (; block < blocks; block++) {
+    if (block_sums[block] > 0.0) last_block = block;
+    if (running + block_sums[block] > target) break;
+    running += block_sums[block];
+  }
+  if (block == blocks) {
+    block = last_block;
+    target = double(infinity());
+  }
+  int32_t last = block * kSumBlock;
+  for (int32_t i = block * kSumBlock; i < (block + 1) * kSumBlock; i++) {
+    running += double(weight[i]);
+    if (weight[i] > 0.0f) last = i;
+    if (running > target) break;
+  }
+  return last;
+}
+
+int32_t choose(const float* logits, int32_t vocab, const SampleRow& row, Scratch scratch) {
+  const SampleParams& params = row.params;
+  const SampleState& state = row.state;
+  bool is_greedy = params.temperature < kGreedyBelow;
+  bool untouched = !state.banned && !state.allowed && !state.biases && !state.seen;
+  if (is_greedy && untouched) return greedy(logits, vocab);
+
+  copy_logits(logits, vocab, scratch.logit);
+  mask(state, vocab, scratch.logit);
+  bias_and_penalise(params, state, scratch.logit);
+  float largest = largest_of(scratch.logit, vocab);
+  if (!(largest >= -kLargestFinite && largest <= kLargestFinite)) return greedy(logits, vocab);
+  if (is_greedy) return greedy(scratch.logit, vocab);
+
+  double* block_sums = (double*)scratch.id;  // `id` is written only after they have been used, or not at all
+  double total = weigh(scratch.logit, vocab, largest, params.temperature, scratch.weight, block_sums);
+  double u = uniform(params.seed, params.choice, row.position);
+  bool filtered = (params.top_k > 0 && params.top_k < vocab) || params.top_p < 1.0f || params.min_p > 0.0f;
+  if (!filtered) return draw_any(scratch.weight, vocab, block_sums, total, u);
+  Candidates candidates = {scratch.logit, scratch.weight, scratch.id, 0};
+  keep(params, vocab, total, candidates);
+  return draw_candidate(candidates, u);
+}
+
+// The n most likely ids, ties to the lower one; n is at most 20, so an insertion list does.
+void top_logits(const float* logits, int32_t vocab, int32_t n, int32_t* ids, float* values) {
+  int32_t count = 0;
+  float bound = -infinity();  // what a value must reach to enter
+  for (int32_t base = 0; base < vocab; base += kLanes) {
+    int lanes = min_int(kLanes, vocab - base);
+    uint32_t candidates = mask_ge(lanes == kLanes ? load(logits + base) : load_n(logits + base, lanes), set1(bound));
+    for (uint32_t left = candidates & ((1u << lanes) - 1u); left; left &= left - 1) {
+      int32_t id = base + __builtin_ctz(left);
+      float value = logits[id];
+      if (count == n && !(value > values[n - 1])) continue;
+      int32_t at = count < n ? count++ : n - 1;
+      for (; at > 0 && value > values[at - 1]; at--) {
+        values[at] = values[at - 1];
+        ids[at] = ids[at - 1];
+      }
+      values[at] = value;
+      ids[at] = id;
+      if (count == n) bound = values[n - 1];
+    }
+  }
+  for (; count < n; count++) {  // fewer numbers than asked for: the rest is NaN
+    ids[count] = -1;
+    values[count] = -infinity();
+  }
+}
+
+// log(softmax) of the chosen token and the most likely ones, from the untouched logits. Never NaN and never above 0,
+// whatever the logits are.
+void log_probabilities(const float* logits, int32_t vocab, const SampleRow& row, Scratch scratch, SampleOut* out) {
+  copy_logits(logits, vocab, scratch.logit);
+  float largest = largest_of(logits, vocab);
+  if (largest > kLargestFinite) largest = kLargestFinite;
+  if (largest < -kLargestFinite) largest = -kLargestFinite;
+  double* block_sums = (double*)scratch.id;
+  double total = weigh(scratch.logit, vocab, largest, 1.0f, scratch.weight, block_sums);
+  float log_total = total > 0.0 ? float(__builtin_log(total)) : 0.0f;
+  auto log_probability = [&](float logit) {
+    float result = (logit - largest) - log_total;
+    return result < 0.0f ? result : 0.0f;
+  };
+  out->logprob = log_probability(scratch.logit[out->token]);
+  int32_t n = row.params.logprobs;
+  if (n <= 0) return;
+  top_logits(logits, vocab, n, out->top_ids, out->top_logprobs);
+  for (int32_t i = 0; i < n; i++) out->top_logprobs[i] = log_probability(out->top_logprobs[i]);
+}
+
+void sample(const float* logits, int32_t vocab, const SampleRow& row, uint8_t* memory, SampleOut* out) {
+  Scratch scratch = scratch_of(memory, vocab);
+  out->token = choose(logits, vocab, row, scratch);
+  if (row.params.logprobs >= 0) log_probabilities(logits, vocab, row, scratch, out);
+}
+
+}  // namespace
+
+void fill_sampling(KernelTable* table) {
+  table->sample = sample;
+  table->sample_scratch_bytes = sample_scratch_bytes;
+}
 
 }  // namespace OCTAVO_LEVEL
 }  // namespace octavo
