@@ -17,6 +17,7 @@ from octavo.config import ConfigError, EngineConfig, ServerConfig, Setting, sett
 
 CONFIG_CLASSES: tuple[type[Any], ...] = (EngineConfig, ServerConfig)
 CONFIG_VARIABLE = "OCTAVO_CONFIG"
+CACHE_VARIABLE = "OCTAVO_CACHE"
 
 # Kubernetes sets such variables in every pod beside a service that is called "octavo".
 _SERVICE_LINK = re.compile(r"OCTAVO_(SERVICE_(HOST|PORT).*|PORT_\d+_(TCP|UDP).*)")
@@ -208,7 +209,10 @@ def _is_service_link(setting: Setting, text: str) -> bool:
 
 
 def _refuse_unknown_variables(environ: Mapping[str, str]) -> None:
-    known = {setting.variable for cls in CONFIG_CLASSES for setting in settings(cls)} | {CONFIG_VARIABLE}
+    known = {setting.variable for cls in CONFIG_CLASSES for setting in settings(cls)} | {
+        CONFIG_VARIABLE,
+        CACHE_VARIABLE,
+    }
     for name in sorted(environ):
         if name.startswith("OCTAVO_") and name not in known and not _SERVICE_LINK.fullmatch(name):
             raise ConfigError(f"environment variable {name} is no setting of Octavo{_nearest(name, known)}.")

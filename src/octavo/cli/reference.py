@@ -22,6 +22,8 @@ Lists (`--api-key`, `--served-model-name`) repeat the flag, separate by commas i
 file. Switches are turned off with `--no-...`, and take `true` or `false` elsewhere. An unknown setting or a value out
 of its limits ends the program at once (exit status 2) with one sentence that says where the value came from.
 
+`OCTAVO_CACHE` names the folder that downloads are kept in (default: `octavo` in `$XDG_CACHE_HOME` or in `~/.cache`).
+
 Prefer the environment or a file for secrets: other users of the machine can see the flags of a running process.
 """
 
