@@ -78,6 +78,10 @@ class GgufFile:
         infos = _read_infos(cursor, tensor_count, _alignment(cursor, stored))
         return cls(file_path, raw, Metadata(file_path, raw, stored), infos)
 
+    @property
+    def names(self) -> list[str]:
+        return list(self.infos)
+
     def __contains__(self, name: str) -> bool:
         return name in self.infos
 

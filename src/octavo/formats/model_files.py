@@ -29,7 +29,7 @@ class ModelFiles:
 
 
 def open_weights(files: ModelFiles) -> GgufFile | SafetensorsFolder:
-    """Open and check the weights: both have `tensor(name)`, `in`, and `release(name)`. Raises ModelFileError."""
+    """Open and check the weights: both have `names`, `tensor(name)` and `release(name)`. Raises ModelFileError."""
     if files.kind == "gguf":
         return GgufFile.open(files.path)
     return SafetensorsFolder.open(files.path)
