@@ -1,0 +1,244 @@
+"""The recorded plan in numpy: a list of closures over row buffers, replayed for every batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from octavo.backends.ops import (
+    AttentionOp,
+    Batch,
+    Buffer,
+    Floats,
+    Ints,
+    KvSpec,
+    PlanLimits,
+    Projection,
+    Sampled,
+    SlotParams,
+    UnsupportedError,
+    Weight,
+)
+from octavo.backends.reference import functions
+from octavo.backends.reference.kv import KvMemory
+from octavo.backends.reference.sampling import SamplerSlot, log_softmax, top
+from octavo.formats.blocks import dequantize
+
+
+@dataclass(slots=True)
+class _State:
+    """What the ops of one run read and write: the batch, its rows' places in the pages, and the row buffers."""
+
+    batch: Batch
+    pages: Ints
+    offsets: Ints
+    buffers: list[Floats]
+    sampled: Sampled | None = None
+
+
+_Op = Callable[[_State], None]
+
+
+class ReferenceBackend:
+    """Numpy on the calling thread. Activations are float32 whatever the weights' format."""
+
+    name = "reference"
+
+    def __init__(self, activations: str = "auto") -> None:
+        if activations not in ("auto", "f32"):
+            raise UnsupportedError(f"activations is {activations!r}; the reference backend has f32 only.")
+        self.facts = {"backend": "reference", "isa": "numpy " + np.__version__, "threads": "1", "activations": "f32"}
+
+    def builder(self, limits: PlanLimits, kv: KvSpec) -> ReferenceBuilder:
+        return ReferenceBuilder(limits, kv)
+
+
+class ReferenceBuilder:
+    """Records each op as a closure; see ops.Builder for what they mean."""
+
+    def __init__(self, limits: PlanLimits, kv: KvSpec) -> None:
+        self._limits = limits
+        self._kv = KvMemory(kv, limits.num_pages)
+        self._page_size = kv.page_size
+        self._slots: dict[int, SamplerSlot] = {}
+        self._ops: list[_Op] = []
+        self._buffers = 0
+        self._matrices: dict[int, tuple[Weight, Floats]] = {}
+
+    def embed(self, table: Weight, scale: float) -> Buffer:
+        matrix, out = self._matrix(table), self._new_buffer()
+
+        def op(state: _State) -> None:
+            state.buffers[out] = matrix[state.batch.tokens[: state.batch.num_tokens]] * np.float32(scale)
+
+        return self._record(op, out)
+
+    def norm(self, x: Buffer, weight: Floats, eps: float) -> Buffer:
+        out = self._new_buffer()
+
+        def op(state: _State) -> None:
+            state.buffers[out] = functions.rms_norm(state.buffers[x], weight, eps)
+
+        return self._record(op, out)
+
+    def linear(
+        self, x: Buffer, projections: Sequence[Projection], residual: Buffer | None = None
+    ) -> tuple[Buffer, ...]:
+        if residual is not None and len(projections) != 1:
+            raise ValueError(f"a residual needs exactly one projection, not {len(projections)}")
+        outs = []
+        for projection in projections:
+            matrix = self._matrix(projection.weight)
+            outs.append(self._linear(x, matrix, projection.bias, residual))
+        return tuple(outs)
+
+    def _linear(self, x: Buffer, matrix: Floats, bias: Floats | None, residual: Buffer | None) -> Buffer:
+        if residual is not None:
+            target = residual
+
+            def add(state: _State) -> None:
+                state.buffers[target] = state.buffers[target] + functions.linear(state.buffers[x], matrix, bias)
+
+            return self._record(add, target)
+        out = self._new_buffer()
+
+        def assign(state: _State) -> None:
+            state.buffers[out] = functions.linear(state.buffers[x], matrix, bias)
+
+        return self._record(assign, out)
+
+    def rope_and_store(self, q: Buffer, k: Buffer, v: Buffer, op: AttentionOp) -> None:
+        def store(state: _State) -> None:
+            positions = state.batch.positions[0, : state.batch.num_tokens]
+            queries = state.buffers[q].reshape(-1, op.heads, op.head_dim)
+            keys = state.buffers[k].reshape(-1, op.kv_heads, op.head_dim)
+            values = state.buffers[v].reshape(-1, op.kv_heads, op.head_dim)
+            if op.q_norm is not None:
+                queries = functions.rms_norm(queries, op.q_norm, op.norm_eps)
+            if op.k_norm is not None:
+                keys = functions.rms_norm(keys, op.k_norm, op.norm_eps)
+            queries = functions.rotate(queries, positions, op.inv_freq, op.amplitude)
+            keys = functions.rotate(keys, positions, op.inv_freq, op.amplitude)
+            state.buffers[q] = queries.reshape(len(positions), -1)
+            self._kv.store(op.layer, state.pages, state.offsets, keys, values)
+
+        self._ops.append(store)
+
+    def attention(self, q: Buffer, op: AttentionOp) -> Buffer:
+        out = self._new_buffer()
+
+        def attend(state: _State) -> None:
+            batch, queries = state.batch, state.buffers[q]
+            result = np.empty_like(queries)
+            for seq in range(batch.num_seqs):
+                context = int(batch.context_len[seq])
+                blocks = batch.block_table[0, seq, : -(-context // self._page_size)]
+                keys, values = self._kv.load(op.layer, blocks, context)
+                for row in range(batch.query_start[seq], batch.query_start[seq + 1]):
+                    seen = int(batch.positions[0, row]) + 1
+                    heads = queries[row].reshape(op.heads, op.head_dim)
+                    result[row] = functions.attend(heads, keys[:seen], values[:seen], op).reshape(-1)
+            state.buffers[out] = result
+
+        return self._record(attend, out)
+
+    def gated(self, gate: Buffer, up: Buffer, activation: Literal["silu", "gelu_tanh"]) -> Buffer:
+        out = self._new_buffer()
+
+        def op(state: _State) -> None:
+            state.buffers[out] = functions.gated(state.buffers[gate], state.buffers[up], activation)
+
+        return self._record(op, out)
+
+    def head_and_sample(self, x: Buffer, norm: Floats, eps: float, head: Weight, scale: float, softcap: float) -> None:
+        matrix = self._matrix(head)
+
+        def op(state: _State) -> None:
+            rows = state.batch.output_rows[: state.batch.num_outputs]
+            hidden = functions.rms_norm(state.buffers[x][rows], norm, eps)
+            logits = functions.softcapped(functions.linear(hidden, matrix, None), scale, softcap)
+            state.sampled = self._sample(state.batch, logits)
+
+        self._ops.append(op)
+
+    def finish(self, progress: Callable[[float], None] | None = None) -> ReferencePlan:
+        if progress is not None:
+            progress(1.0)
+        return ReferencePlan(self._ops, self._buffers, self._kv, self._page_size, self._slots, self._limits.vocab)
+
+    def _sample(self, batch: Batch, logits: Floats) -> Sampled:
+        count = batch.num_outputs
+        slots = [self._slots[int(slot)] for slot in batch.output_slots[:count]]
+        positions = batch.context_len[batch.token_seq[batch.output_rows[:count]]]
+        drawn = [slot.draw(row, int(at)) for slot, row, at in zip(slots, logits, positions, strict=True)]
+        tokens = np.array(drawn, np.int32)
+        sampled = Sampled(tokens, logits=logits if batch.capture_logits else None)
+        width = max((slot.params.logprobs for slot in slots), default=-1)
+        if width >= 0:
+            sampled.logprobs = np.zeros(count, np.float32)
+            sampled.top_ids = np.full((count, width), -1, np.int32)
+            sampled.top_logprobs = np.zeros((count, width), np.float32)
+            for row, slot in enumerate(slots):
+                asked = slot.params.logprobs
+                if asked >= 0:
+                    logprobs = log_softmax(logits[row])
+                    sampled.logprobs[row] = logprobs[tokens[row]]
+                    sampled.top_ids[row, :asked], sampled.top_logprobs[row, :asked] = top(logprobs, asked)
+        return sampled
+
+    def _matrix(self, weight: Weight) -> Floats:
+        """float32 [out, in], rows in order; kept by the weight's identity so that a tied head is not doubled."""
+        if id(weight) not in self._matrices:
+            matrix = dequantize(weight.tensor)
+            if weight.row_index is not None:
+                matrix = matrix[weight.row_index]
+            self._matrices[id(weight)] = (weight, matrix)
+        return self._matrices[id(weight)][1]
+
+    def _new_buffer(self) -> Buffer:
+        self._buffers += 1
+        return Buffer(self._buffers - 1)
+
+    def _record(self, op: _Op, out: Buffer) -> Buffer:
+        self._ops.append(op)
+        return out
+
+
+class ReferencePlan:
+    """See ops.Plan."""
+
+    def __init__(
+        self,
+        ops: list[_Op],
+        buffers: int,
+        kv: KvMemory,
+        page_size: int,
+        slots: dict[int, SamplerSlot],
+        vocab: int,
+    ) -> None:
+        self._ops = ops
+        self._num_buffers = buffers
+        self._kv = kv
+        self._page_size = page_size
+        self._slots = slots
+        self._vocab = vocab
+
+    def set_slot(self, slot: int, params: SlotParams, tokens: Ints, prompt_len: int) -> None:
+        self._slots[slot] = SamplerSlot.start(params, tokens, prompt_len, self._vocab)
+
+    def copy_pages(self, pairs: Ints) -> None:
+        self._kv.copy(pairs)
+
+    def run(self, batch: Batch) -> Sampled:
+        count = batch.num_tokens
+        positions = batch.positions[0, :count]
+        pages = batch.block_table[0, batch.token_seq[:count], positions // self._page_size]
+        buffers: list[Floats] = [np.empty((0, 0), np.float32)] * self._num_buffers
+        state = _State(batch, pages, positions % self._page_size, buffers)
+        for op in self._ops:
+            op(state)
+        assert state.sampled is not None, "the decoder recorded no head"
+        return state.sampled
