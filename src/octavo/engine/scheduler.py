@@ -289,6 +289,25 @@ class Scheduler:
         self._count(flight, result, len(tokens))
         return outputs
 
+    def fail(self, step: Step) -> StepOutputs:
+        """The step brought nothing but an error: end all it carried with Finish.ERROR; their pages are given back."""
+        if not self._flights or self._flights[0].step_id != step.step_id:
+            raise ValueError(f"step {step.step_id} is not the oldest step under way")
+        flight, table = self._flights.popleft(), self._slots
+        slots = flight.slots[table.epoch[flight.slots] == flight.epochs]
+        outputs = StepOutputs(
+            request_ids=table.request_id[slots],
+            choices=table.choice[slots],
+            tokens=np.full(len(slots), -1, np.int32),
+            finish=np.full(len(slots), Finish.ERROR, np.uint8),
+            cached_tokens=table.cached_tokens[slots],
+        )
+        for slot in slots.tolist():
+            sequence = table.sequences[slot]
+            assert sequence is not None
+            self._end(sequence)
+        return outputs
+
     def _outputs(
         self,
         result: StepResult,
