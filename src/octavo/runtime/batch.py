@@ -1,0 +1,56 @@
+"""The arrays of a step, allocated once and filled from the executor's per-slot state without a Python loop."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from octavo.backends.ops import Batch, Ints, PlanLimits
+from octavo.engine.step import Step
+
+
+class BatchArrays:
+    """Owns one Batch at the limits; `fill` updates it in place and returns it."""
+
+    def __init__(self, limits: PlanLimits) -> None:
+        tokens, seqs = limits.max_tokens, limits.max_seqs
+        self._counting = np.arange(max(tokens, seqs) + 1, dtype=np.int32)
+        self._batch = Batch(
+            num_tokens=0,
+            num_seqs=0,
+            num_outputs=0,
+            tokens=np.zeros(tokens, np.int32),
+            positions=np.zeros((1, tokens), np.int32),
+            token_seq=np.zeros(tokens, np.int32),
+            query_start=np.zeros(seqs + 1, np.int32),
+            context_len=np.zeros(seqs, np.int32),
+            block_table=np.zeros((1, seqs, limits.max_blocks), np.int32),
+            output_rows=np.zeros(seqs, np.int32),
+            output_slots=np.zeros(seqs, np.int32),
+        )
+
+    def fill(self, step: Step, token_rows: Ints, block_rows: Ints, block_counts: Ints) -> Batch:
+        """The batch of `step`. token_rows int32 [slots, max_model_len + 1], block_rows int32 [slots, max_blocks] and
+        block_counts int32 [slots] are the executor's state after the step's changes."""
+        batch, slots, total = self._batch, step.slots, step.num_tokens_total
+        seqs = len(slots)
+        counting = self._counting[:seqs]
+        np.cumsum(step.num_tokens, out=batch.query_start[1 : seqs + 1])
+        np.add(step.num_computed, step.num_tokens, out=batch.context_len[:seqs])
+        if total == seqs:  # pure decode: one token each
+            batch.token_seq[:total] = counting
+            batch.positions[0, :total] = step.num_computed
+        else:
+            token_seq = np.repeat(counting, step.num_tokens)
+            batch.token_seq[:total] = token_seq
+            first = step.num_computed - batch.query_start[:seqs]
+            np.add(self._counting[:total], first[token_seq], out=batch.positions[0, :total])
+        token_slots = slots[batch.token_seq[:total]]
+        batch.tokens[:total] = token_rows[token_slots, batch.positions[0, :total]]
+        blocks = int(block_counts[slots].max(initial=0))
+        batch.block_table[0, :seqs, :blocks] = block_rows[slots, :blocks]
+        last_rows = batch.query_start[1 : seqs + 1][step.sample]
+        outputs = len(last_rows)
+        batch.output_rows[:outputs] = last_rows - 1
+        batch.output_slots[:outputs] = slots[step.sample]
+        batch.num_tokens, batch.num_seqs, batch.num_outputs = total, seqs, outputs
+        return batch

@@ -1,0 +1,186 @@
+"""Building an engine from a config: resolve, size, pack, warm up; each phase is timed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+
+from octavo import __version__
+from octavo.backends.ops import Backend, KvSpec, Plan, PlanLimits, UnsupportedError
+from octavo.config import EngineConfig
+from octavo.engine.params import SamplingParams
+from octavo.engine.scheduler import Scheduler, SchedulerConfig
+from octavo.engine.step import SequenceStart, Step
+from octavo.formats.resolve import resolve
+from octavo.models.decoder import record
+from octavo.models.load import LoadedModel, load_model
+from octavo.models.spec import DecoderSpec
+from octavo.runtime.cgroup import memory_room
+from octavo.runtime.engine import Engine
+from octavo.runtime.executor import Executor
+from octavo.runtime.facts import EngineFacts, fingerprint
+from octavo.runtime.sizing import Demand, Sizes, choose_sizes
+
+OnPhase = Callable[[str, float, str], None]
+_HEAD_ROWS = 64
+_WARM_UP_TOKENS = 16
+
+
+def build_engine(config: EngineConfig, on_phase: OnPhase = lambda phase, seconds, detail: None) -> Engine:
+    """An engine that has run a warm-up step. `on_phase(name, seconds, detail)` is called as each phase ends.
+
+    Raises ModelNotFoundError, ModelFileError, MetadataError, WeightsError, SizingError or UnsupportedError, each one
+    sentence for the user.
+    """
+    clock = _PhaseClock(on_phase)
+    files = resolve(config.model)
+    clock.ended("resolve", str(files.path))
+    model = load_model(files)
+    clock.ended("open", f"{model.spec.architecture}, {len(model.spec.layers)} layers, {model.weights_bytes} bytes")
+    engine = engine_for(model, config, clock.ended)
+    _warm_up(engine.executor, engine.facts)
+    clock.ended("warm-up", f"{_WARM_UP_TOKENS} tokens")
+    return engine
+
+
+def engine_for(model: LoadedModel, config: EngineConfig, ended: Callable[[str, str], None]) -> Engine:
+    """An engine for a loaded model, not warmed up. `ended(phase, detail)` is called as each phase ends."""
+    backend = make_backend(config)
+    kv = kv_spec(model.spec, config)
+    sizes = choose_sizes(_demand(model, config, kv), memory_room())
+    ended("sizes", sizes.reason)
+    limits = PlanLimits(
+        max_tokens=config.max_num_batched_tokens,
+        max_seqs=config.max_num_seqs,
+        max_blocks=-(-sizes.max_model_len // config.page_size),
+        num_pages=sizes.num_pages,
+        vocab=model.spec.vocab,
+    )
+    plan = make_plan(model, backend, limits, kv)
+    facts = _facts(model, config, backend, kv, sizes)
+    ended("pack", ", ".join(f"{name} {value}" for name, value in backend.facts.items()))
+    executor = Executor(plan, limits, sizes.max_model_len, model.eos_ids)
+    return Engine(Scheduler(_scheduler_config(config, sizes, model.eos_ids)), executor, facts)
+
+
+def make_backend(config: EngineConfig) -> Backend:
+    """The backend that `config` names. Each is imported only when it is used."""
+    if config.backend == "reference":
+        from octavo.backends.reference.plan import ReferenceBackend
+
+        return ReferenceBackend(config.activations)
+    raise UnsupportedError(f"backend is {config.backend!r}; this build has reference only")
+
+
+def make_plan(model: LoadedModel, backend: Backend, limits: PlanLimits, kv: KvSpec) -> Plan:
+    """The model recorded on `backend`, weights packed."""
+    builder = backend.builder(limits, kv)
+    record(model.spec, model.weights, builder)
+    return builder.finish()
+
+
+def kv_spec(spec: DecoderSpec, config: EngineConfig) -> KvSpec:
+    """The one KV group of a model whose layers store alike. Raises UnsupportedError for others."""
+    shapes = {(layer.mixer.kv_heads, layer.mixer.head_dim) for layer in spec.layers}
+    if len(shapes) != 1:
+        raise UnsupportedError(f"the model's layers store {len(shapes)} different KV shapes; this build supports one")
+    ((kv_heads, head_dim),) = shapes
+    dtype: Literal["f32", "bf16"] = "f32" if config.kv_cache_dtype == "f32" else "bf16"
+    return KvSpec(len(spec.layers), kv_heads, head_dim, config.page_size, dtype)
+
+
+def _demand(model: LoadedModel, config: EngineConfig, kv: KvSpec) -> Demand:
+    return Demand(
+        context=model.spec.context,
+        page_size=config.page_size,
+        kv_bytes_per_token=kv.bytes_per_token,
+        fixed_bytes=_weights_bytes(model, config) + _workspace_bytes(model.spec, config),
+        max_num_seqs=config.max_num_seqs,
+        max_model_len=config.max_model_len,
+        pool_bytes=config.kv_cache_memory_bytes,
+    )
+
+
+def _weights_bytes(model: LoadedModel, config: EngineConfig) -> int:
+    """Memory that packing will take: float32 on the reference, the file's precision and a little else."""
+    if config.backend == "reference" or config.activations == "f32":
+        return sum(4 * int(np.prod(weight.tensor.shape)) for weight in model.weights.matrices.values())
+    return model.weights_bytes + model.weights_bytes // 4
+
+
+def _workspace_bytes(spec: DecoderSpec, config: EngineConfig) -> int:
+    """Row buffers of the widest layer at the largest step, twice for prepared rows, and a tile of logits."""
+    widest = max(
+        3 * spec.hidden
+        + (2 * layer.mixer.heads + 2 * layer.mixer.kv_heads) * layer.mixer.head_dim
+        + 3 * layer.ffn.hidden
+        for layer in spec.layers
+    )
+    return 2 * 4 * widest * config.max_num_batched_tokens + 4 * spec.vocab * _HEAD_ROWS
+
+
+def _scheduler_config(config: EngineConfig, sizes: Sizes, eos_ids: tuple[int, ...]) -> SchedulerConfig:
+    return SchedulerConfig(
+        max_model_len=sizes.max_model_len,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        page_size=config.page_size,
+        num_pages=sizes.num_pages,
+        eos_ids=frozenset(eos_ids),
+        prefix_caching=config.prefix_caching,
+        policy=config.scheduling_policy,
+        target_itl_s=config.target_itl_ms / 1000,
+    )
+
+
+def _facts(model: LoadedModel, config: EngineConfig, backend: Backend, kv: KvSpec, sizes: Sizes) -> EngineFacts:
+    return EngineFacts(
+        vocab=model.spec.vocab,
+        eos_ids=model.eos_ids,
+        defaults=model.defaults,
+        max_model_len=sizes.max_model_len,
+        num_pages=sizes.num_pages,
+        page_size=config.page_size,
+        kv_bytes_per_token=kv.bytes_per_token,
+        fingerprint=fingerprint(__version__, model.identity, kv.dtype, backend.facts),
+        texts={**backend.facts, "kv": kv.dtype, "architecture": model.spec.architecture, "sizes": sizes.reason},
+    )
+
+
+def _warm_up(executor: Executor, facts: EngineFacts) -> None:
+    """One prefill and its draw through slot 0 and the first pages, so that the first request finds code and weights in
+    memory. Nobody holds those pages, so what it leaves there is never read."""
+    count = min(_WARM_UP_TOKENS, facts.max_model_len)
+    pages = np.arange(-(-count // facts.page_size), dtype=np.int32)
+    none = np.empty(0, np.int32)
+    start = SequenceStart(0, np.zeros(count, np.int32), count, pages, SamplingParams(), seed=0, choice=0)
+    step = Step(
+        step_id=-1,
+        released=(),
+        starts=(start,),
+        append_slots=none,
+        append_pages=none,
+        copies=np.empty((0, 4), np.int32),
+        slots=np.zeros(1, np.int32),
+        num_tokens=np.array([count], np.int32),
+        num_computed=np.zeros(1, np.int32),
+        sample=np.ones(1, np.bool_),
+        num_tokens_total=count,
+    )
+    executor.submit(step).result()
+
+
+class _PhaseClock:
+    """Reports each phase with the seconds since the one before."""
+
+    def __init__(self, on_phase: OnPhase) -> None:
+        self._on_phase = on_phase
+        self._mark = time.perf_counter()
+
+    def ended(self, phase: str, detail: str) -> None:
+        now = time.perf_counter()
+        self._on_phase(phase, now - self._mark, detail)
+        self._mark = now

@@ -1,0 +1,120 @@
+"""Steps in, tokens out: the executor owns the arrays that steps change, and the plan that runs over them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from octavo.backends.ops import Plan, PlanLimits, Sampled, SlotParams
+from octavo.engine.params import SamplingParams
+from octavo.engine.step import SequenceStart, Step, StepResult
+from octavo.runtime.batch import BatchArrays
+
+
+class StepError(RuntimeError):
+    """A forward pass failed; the pages it was to write hold nothing usable."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepHandle:
+    """A submitted step. The CPU has finished it by then; a GPU executor's `result` waits."""
+
+    _result: StepResult
+
+    def result(self) -> StepResult:
+        return self._result
+
+
+class Executor:
+    """Applies steps to one plan. Per slot it keeps the token row, the block table row and the sampler's state.
+
+    eos_ids: ends of turn, which `min_tokens` bans. capture_logits: results carry `outputs["logits"]` (tests).
+    """
+
+    def __init__(self, plan: Plan, limits: PlanLimits, max_model_len: int, eos_ids: Iterable[int]) -> None:
+        self.capture_logits = False
+        self._plan = plan
+        self._eos_ids = frozenset(eos_ids)
+        self._arrays = BatchArrays(limits)
+        # np.zeros maps pages on first touch: long rows cost memory only as sequences grow.
+        self._token_rows = np.zeros((limits.max_seqs, max_model_len + 1), np.int32)
+        self._token_counts = np.zeros(limits.max_seqs, np.int32)
+        self._block_rows = np.zeros((limits.max_seqs, limits.max_blocks), np.int32)
+        self._block_counts = np.zeros(limits.max_seqs, np.int32)
+
+    def submit(self, step: Step) -> StepHandle:
+        """Run one step. Raises StepError if the pass failed; slots keep the tokens they had."""
+        began = time.perf_counter()
+        try:
+            self._apply_changes(step)
+            batch = self._arrays.fill(step, self._token_rows, self._block_rows, self._block_counts)
+            batch.capture_logits = self.capture_logits
+            forward = time.perf_counter()
+            sampled = self._plan.run(batch)
+            forward_s = time.perf_counter() - forward
+        except Exception as error:
+            raise StepError(f"step {step.step_id} failed: {type(error).__name__}: {error}") from error
+        slots = step.slots[step.sample]
+        self._token_rows[slots, self._token_counts[slots]] = sampled.tokens
+        self._token_counts[slots] += 1
+        return StepHandle(_result(step, sampled, forward_s, time.perf_counter() - began))
+
+    def _apply_changes(self, step: Step) -> None:
+        """Starts, appended pages and copies, in that order. A released slot needs nothing: its rows are overwritten."""
+        for start in step.starts:
+            self._start(start)
+        for slot, page in zip(step.append_slots.tolist(), step.append_pages.tolist(), strict=True):
+            self._block_rows[slot, self._block_counts[slot]] = page
+            self._block_counts[slot] += 1
+        if len(step.copies):
+            slots, blocks, _, targets = step.copies.T
+            self._plan.copy_pages(np.ascontiguousarray(step.copies[:, 2:]))
+            self._block_rows[slots, blocks] = targets
+
+    def _start(self, start: SequenceStart) -> None:
+        slot, tokens, pages = start.slot, start.tokens, start.pages
+        self._token_rows[slot, : len(tokens)] = tokens
+        self._token_counts[slot] = len(tokens)
+        self._block_rows[slot, : len(pages)] = pages
+        self._block_counts[slot] = len(pages)
+        params = slot_params(start.params, start.seed, start.choice, self._eos_ids)
+        self._plan.set_slot(slot, params, tokens, start.prompt_len)
+
+
+def slot_params(params: SamplingParams, seed: int, choice: int, eos_ids: frozenset[int]) -> SlotParams:
+    """A request's parameters in the sampler's terms; `min_tokens` bans every id that would end the request."""
+    ends = set(params.stop_token_ids) | (set() if params.ignore_eos else eos_ids)
+    return SlotParams(
+        seed=seed,
+        choice=choice,
+        temperature=params.temperature,
+        top_k=max(params.top_k, 0),
+        top_p=params.top_p,
+        min_p=params.min_p,
+        repetition=params.repetition_penalty,
+        presence=params.presence_penalty,
+        frequency=params.frequency_penalty,
+        logprobs=-1 if params.logprobs is None else params.logprobs,
+        min_tokens=params.min_tokens,
+        eos_ids=tuple(sorted(ends)) if params.min_tokens else (),
+        logit_bias=params.logit_bias,
+    )
+
+
+def _result(step: Step, sampled: Sampled, forward_s: float, total_s: float) -> StepResult:
+    """Copies, because a plan's arrays are valid only until its next run."""
+    top_ids, top_logprobs = sampled.top_ids, sampled.top_logprobs
+    return StepResult(
+        step_id=step.step_id,
+        tokens=sampled.tokens.reshape(-1, 1).copy(),
+        counts=np.ones(len(sampled.tokens), np.int32),
+        forward_s=forward_s,
+        total_s=total_s,
+        logprobs=None if sampled.logprobs is None else sampled.logprobs.reshape(-1, 1).copy(),
+        top_ids=None if top_ids is None else top_ids[:, None, :].copy(),
+        top_logprobs=None if top_logprobs is None else top_logprobs[:, None, :].copy(),
+        outputs=None if sampled.logits is None else {"logits": sampled.logits.copy()},
+    )

@@ -1,0 +1,121 @@
+"""How large the page pool and the context are: from the memory this process may use, in one place, in one log line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from octavo.runtime.cgroup import Room
+
+#: Share of the room left after weights and workspace that the pool takes unless told otherwise: the front process, the
+#: tokenizer and whatever else runs here need some too.
+POOL_SHARE = 0.6
+_MIB = 1 << 20
+
+
+class SizingError(ValueError):
+    """An explicit size that does not fit; the message says which would."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What is asked for, and what is known about the model.
+
+    context: tokens the model was trained for. fixed_bytes: weights still to be packed and workspace.
+    max_model_len and pool_bytes are the user's, or None.
+    """
+
+    context: int
+    page_size: int
+    kv_bytes_per_token: int
+    fixed_bytes: int
+    max_num_seqs: int
+    max_model_len: int | None = None
+    pool_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """num_pages hold at least one sequence of max_model_len tokens; `reason` is the log line."""
+
+    num_pages: int
+    max_model_len: int
+    reason: str
+
+
+def choose_sizes(demand: Demand, room: Room) -> Sizes:
+    """Pages and context that fit into `room`. Raises SizingError for explicit values that don't."""
+    page_bytes = demand.page_size * demand.kv_bytes_per_token
+    left = room.bytes - demand.fixed_bytes
+    wanted_len = _explicit_len(demand)
+    pages = _pool_pages(demand, left, page_bytes, room, wanted_len)
+    capacity = pages * demand.page_size
+    if demand.max_model_len is not None and demand.max_model_len > capacity:
+        raise SizingError(
+            f"max_model_len is {demand.max_model_len} tokens; the pool of {_mib(pages * page_bytes)} holds a sequence "
+            f"of at most {capacity}. Lower --max-model-len, or raise --kv-cache-memory-bytes to "
+            f"{-(-demand.max_model_len // demand.page_size) * page_bytes}"
+        )
+    max_model_len = min(wanted_len, capacity)
+    return Sizes(pages, max_model_len, _reason(demand, room, pages, page_bytes, max_model_len))
+
+
+def _explicit_len(demand: Demand) -> int:
+    if demand.max_model_len is None:
+        return demand.context
+    if not 1 <= demand.max_model_len <= demand.context:
+        raise SizingError(
+            f"max_model_len is {demand.max_model_len} tokens; this model's context is {demand.context}, "
+            f"so it must be from 1 to {demand.context}"
+        )
+    return demand.max_model_len
+
+
+def _pool_pages(demand: Demand, left: int, page_bytes: int, room: Room, wanted_len: int) -> int:
+    """The pool, in pages: as told, or a share of what is left but no more than the most sequences can fill."""
+    fitting = max(0, left) // page_bytes
+    if demand.pool_bytes is not None:
+        pages = demand.pool_bytes // page_bytes
+        if pages > fitting:
+            raise SizingError(
+                f"kv_cache_memory_bytes is {demand.pool_bytes}; the largest that fits is {fitting * page_bytes} "
+                f"({room.source}: {_mib(room.bytes)}, of which weights and workspace take {_mib(demand.fixed_bytes)})"
+            )
+        if pages < 1:
+            raise SizingError(f"kv_cache_memory_bytes is {demand.pool_bytes}; one page takes {page_bytes} bytes")
+        return pages
+    pages_per_seq = -(-wanted_len // demand.page_size)
+    pages = min(int(max(0, left) * POOL_SHARE) // page_bytes, pages_per_seq * demand.max_num_seqs)
+    if demand.max_model_len is not None and pages < pages_per_seq <= fitting:
+        return pages_per_seq  # the user's context comes before our reserve
+    if demand.max_model_len is not None and pages_per_seq > fitting:
+        raise SizingError(
+            f"max_model_len is {demand.max_model_len} tokens, whose KV takes {_mib(pages_per_seq * page_bytes)}; the "
+            f"largest that fits is {fitting * demand.page_size} ({room.source}: {_mib(room.bytes)}, of which weights "
+            f"and workspace take {_mib(demand.fixed_bytes)})"
+        )
+    if pages < 1:
+        raise SizingError(
+            f"there is no memory for KV pages: {room.source} leaves {_mib(room.bytes)}, weights and workspace take "
+            f"{_mib(demand.fixed_bytes)}"
+        )
+    return pages
+
+
+def _reason(demand: Demand, room: Room, pages: int, page_bytes: int, max_model_len: int) -> str:
+    """One line: model maximum, chosen value, why, and the flag that changes it."""
+    pool = f"{pages} pages of {demand.page_size} tokens ({_mib(pages * page_bytes)})"
+    if demand.pool_bytes is not None:
+        pool += " as --kv-cache-memory-bytes asks"
+    else:
+        pool += f" from {_mib(room.bytes)}, {room.source} (change with --kv-cache-memory-bytes)"
+    if demand.max_model_len is not None:
+        length = f"max_model_len {max_model_len} as --max-model-len asks"
+    elif max_model_len < demand.context:
+        length = f"max_model_len {max_model_len}, what the pool holds (change with --max-model-len)"
+    else:
+        length = f"max_model_len {max_model_len}, all of it (change with --max-model-len)"
+    return f"model context {demand.context}; {length}; KV pool {pool}"
+
+
+def _mib(count: int) -> str:
+    return f"{count / _MIB:,.1f} MiB"
