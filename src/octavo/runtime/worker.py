@@ -6,14 +6,17 @@ socket is the end of the process, so an engine never outlives its front.
 
 from __future__ import annotations
 
+import argparse
 import ctypes
+import os
 import signal
 import socket
+import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 import numpy as np
 
@@ -218,3 +221,25 @@ def serve(channel: Channel, build: Callable[[EngineConfig, OnPhase], Engine]) ->
 def die_with_parent() -> None:
     """Ask Linux for SIGKILL when the parent ends: works also while stopped, or deep in a load."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def main() -> NoReturn:
+    parser = argparse.ArgumentParser(
+        prog="octavo.runtime.worker", description="The engine process; `octavo serve` starts it."
+    )
+    parser.add_argument("--fd", type=int, required=True, help="inherited end of the socketpair")
+    parser.add_argument("--generation", type=int, required=True, help="number of this engine, counted by the front")
+    arguments = parser.parse_args()
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the front's to handle
+    channel = Channel(socket.socket(fileno=arguments.fd), arguments.generation)
+
+    from octavo.runtime.build import build_engine  # the kernels load only once the process is safe to leave
+
+    code = serve(channel, build_engine)
+    sys.stderr.flush()
+    os._exit(code)  # kernel threads and a mapped model need no tidying, and nothing may hang the exit
+
+
+if __name__ == "__main__":
+    main()
