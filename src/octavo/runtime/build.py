@@ -50,7 +50,7 @@ def engine_for(model: LoadedModel, config: EngineConfig, ended: Callable[[str, s
     """An engine for a loaded model, not warmed up. `ended(phase, detail)` is called as each phase ends."""
     backend = make_backend(config)
     kv = kv_spec(model.spec, config)
-    sizes = choose_sizes(_demand(model, config, kv), memory_room())
+    sizes = sizes_for(model, config, kv)
     ended("sizes", sizes.reason)
     limits = PlanLimits(
         max_tokens=config.max_num_batched_tokens,
@@ -90,6 +90,11 @@ def kv_spec(spec: DecoderSpec, config: EngineConfig) -> KvSpec:
     ((kv_heads, head_dim),) = shapes
     dtype: Literal["f32", "bf16"] = "f32" if config.kv_cache_dtype == "f32" else "bf16"
     return KvSpec(len(spec.layers), kv_heads, head_dim, config.page_size, dtype)
+
+
+def sizes_for(model: LoadedModel, config: EngineConfig, kv: KvSpec) -> Sizes:
+    """What the memory of this process allows. Raises SizingError for explicit sizes that don't fit."""
+    return choose_sizes(_demand(model, config, kv), memory_room())
 
 
 def _demand(model: LoadedModel, config: EngineConfig, kv: KvSpec) -> Demand:
