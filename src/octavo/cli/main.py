@@ -17,6 +17,8 @@ from octavo.config import ConfigError
 
 VERBS = {
     "serve": "serve a model over the OpenAI API",
+    "pull": "download a model or data set from the catalogue",
+    "doctor": "show what this machine offers and what Octavo makes of it",
 }
 
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130

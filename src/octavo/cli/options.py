@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -48,6 +48,22 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message[0].lower()}{message[1:].rstrip('.')}; see `{self.prog} --help`.")
+
+
+def at_least(low: float, kind: type[int] | type[float] = int) -> Callable[[str], Any]:
+    """An argparse type for flags that are no settings: a number with a lower limit."""
+
+    def convert(text: str) -> Any:
+        try:
+            number = kind(text)
+        except ValueError:
+            number = None
+        if number is None or not number >= low:
+            what = "an integer" if kind is int else "a number"
+            raise argparse.ArgumentTypeError(f"it is {text!r}; it must be {what} of at least {low:g}")
+        return number
+
+    return convert
 
 
 def add_settings(parser: argparse.ArgumentParser, *classes: type[Any], only: Iterable[str] = ()) -> None:
