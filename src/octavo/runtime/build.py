@@ -41,8 +41,9 @@ def build_engine(config: EngineConfig, on_phase: OnPhase = lambda phase, seconds
     model = load_model(files)
     clock.ended("open", f"{model.spec.architecture}, {len(model.spec.layers)} layers, {model.weights_bytes} bytes")
     engine = engine_for(model, config, clock.ended)
-    _warm_up(engine.executor, engine.facts)
-    clock.ended("warm-up", f"{_WARM_UP_TOKENS} tokens")
+    tokens = min(_WARM_UP_TOKENS, engine.facts.max_model_len, config.max_num_batched_tokens)
+    _warm_up(engine.executor, tokens, config.page_size)
+    clock.ended("warm-up", f"{tokens} tokens")
     return engine
 
 
@@ -155,11 +156,10 @@ def _facts(model: LoadedModel, config: EngineConfig, backend: Backend, kv: KvSpe
     )
 
 
-def _warm_up(executor: Executor, facts: EngineFacts) -> None:
-    """One prefill and its draw through slot 0 and the first pages, so that the first request finds code and weights in
-    memory. Nobody holds those pages, so what it leaves there is never read."""
-    count = min(_WARM_UP_TOKENS, facts.max_model_len)
-    pages = np.arange(-(-count // facts.page_size), dtype=np.int32)
+def _warm_up(executor: Executor, count: int, page_size: int) -> None:
+    """One prefill of `count` tokens and a draw, through slot 0 and the first pages: the first request then finds code and
+    weights in memory. Nobody holds those pages, so what it leaves there is never read."""
+    pages = np.arange(-(-count // page_size), dtype=np.int32)
     none = np.empty(0, np.int32)
     start = SequenceStart(0, np.zeros(count, np.int32), count, pages, SamplingParams(), seed=0, choice=0)
     step = Step(

@@ -1,0 +1,160 @@
+"""Loading: what is missing, left over, mis-shaped or unsupported is named; end tokens and defaults are found."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.oracle.tiny import MODELS, TinyModel, weights, write_folder, write_gguf_file, write_safetensors
+
+from octavo.formats.model_files import ModelFiles
+from octavo.models.fields import MetadataError
+from octavo.models.load import LoadedModel, load_model
+from octavo.models.slots import WeightsError, half_order, slot_shapes
+
+TIED = MODELS["tied"]
+
+
+def load_folder(folder: Path) -> LoadedModel:
+    return load_model(ModelFiles("safetensors", folder, "tiny"))
+
+
+def folder_with(tmp_path: Path, change: Callable[[dict[str, Any]], None], model: TinyModel = TIED) -> Path:
+    """A tiny model's folder whose tensors `change` has edited."""
+    folder = write_folder(model, tmp_path)
+    arrays = weights(model)
+    change(arrays)
+    write_safetensors(folder / "model.safetensors", arrays)
+    return folder
+
+
+def test_missing_tensors_are_named(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, lambda arrays: arrays.pop("model.layers.1.mlp.up_proj.weight"))
+    with pytest.raises(WeightsError, match=r"lacks tensor model\.layers\.1\.mlp\.up_proj\.weight"):
+        load_folder(folder)
+
+
+def test_left_over_tensors_are_named(tmp_path: Path) -> None:
+    extra = {"model.layers.0.self_attn.q_norm.weight": np.ones(16, np.float32)}
+    with pytest.raises(WeightsError, match=r"holds tensor model\.layers\.0\.self_attn\.q_norm\.weight, which"):
+        load_folder(folder_with(tmp_path, lambda arrays: arrays.update(extra)))
+
+
+def test_a_bias_the_config_does_not_announce_is_left_over(tmp_path: Path) -> None:
+    extra = {"model.layers.0.self_attn.q_proj.bias": np.ones(64, np.float32)}
+    with pytest.raises(WeightsError, match=r"q_proj\.bias"):
+        load_folder(folder_with(tmp_path, lambda arrays: arrays.update(extra)))
+
+
+def test_wrong_shapes_are_named(tmp_path: Path) -> None:
+    wrong = {"model.layers.1.mlp.down_proj.weight": np.zeros((64, 97), np.float32)}
+    with pytest.raises(WeightsError, match=r"down_proj\.weight has shape \(64, 97\).*asks for \(64, 96\)"):
+        load_folder(folder_with(tmp_path, lambda arrays: arrays.update(wrong)))
+
+
+def test_harmless_tensors_are_passed_over(tmp_path: Path) -> None:
+    extra = {
+        "lm_head.weight": weights(TIED)["model.embed_tokens.weight"],
+        "model.layers.0.self_attn.rotary_emb.inv_freq": np.ones(8, np.float32),
+    }
+    loaded = load_folder(folder_with(tmp_path, lambda arrays: arrays.update(extra)))
+    assert loaded.spec.tied_head
+    assert "head" not in loaded.weights.matrices
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"architectures": ["GPT2LMHeadModel"]}, "'GPT2LMHeadModel' is not supported; supported are LlamaForCausalLM"),
+        ({"architectures": None}, "architecture None is not supported"),
+        ({"hidden_size": 0}, "hidden_size is 0; it must be an integer from 1"),
+        ({"hidden_size": 1 << 60}, "hidden_size is 1152921504606846976"),
+        ({"num_hidden_layers": True}, "num_hidden_layers is True"),
+        ({"num_attention_heads": "4"}, "num_attention_heads is '4'"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads is 3; it must divide the number of heads, 4"),
+        ({"hidden_act": "relu"}, "hidden_act is 'relu'"),
+        ({"rms_norm_eps": float("inf")}, "rms_norm_eps is inf"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config is set"),
+        ({"rope_scaling": {"rope_type": "yarn"}}, "rope_type is 'yarn'"),
+        ({"vocab_size": -1}, "vocab_size is -1"),
+        ({"use_sliding_window": True}, "use_sliding_window is true"),
+    ],
+)
+def test_bad_configs_are_one_sentence(tmp_path: Path, change: dict[str, Any], problem: str) -> None:
+    folder = write_folder(TIED, tmp_path)
+    (folder / "config.json").write_text(json.dumps({**TIED.full_config, **change}))
+    with pytest.raises(MetadataError, match=problem):
+        load_folder(folder)
+
+
+def test_gguf_of_another_architecture_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.oracle.tiny.write_gguf", _write_with({"general.architecture": "mamba"}))
+    path = write_gguf_file(TIED, tmp_path / "m.gguf")
+    with pytest.raises(MetadataError, match="'mamba' is not supported"):
+        load_model(ModelFiles("gguf", path, "m"))
+
+
+def test_gguf_experts_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.oracle.tiny.write_gguf", _write_with({"llama.expert_count": 8}))
+    path = write_gguf_file(TIED, tmp_path / "m.gguf")
+    with pytest.raises(MetadataError, match="mixtures of experts are not supported"):
+        load_model(ModelFiles("gguf", path, "m"))
+
+
+def test_gguf_end_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = [f"t{i}" for i in range(263)]
+    tokens[9] = "<|eot_id|>"
+    changes = {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.eot_token_id": 5, "tokenizer.ggml.eom_token_id": 999}
+    monkeypatch.setattr("tests.oracle.tiny.write_gguf", _write_with(changes))
+    loaded = load_model(ModelFiles("gguf", write_gguf_file(TIED, tmp_path / "m.gguf"), "m"))
+    assert loaded.eos_ids == (2, 5, 9)  # 999 is outside the vocabulary
+
+
+def test_default_model_ends_with_both_of_its_end_tokens(default_model: ModelFiles) -> None:
+    loaded = load_model(default_model)
+    assert loaded.eos_ids == (0, 2)
+    assert loaded.spec.tied_head
+    assert loaded.spec.context == 8192
+    assert len(loaded.spec.layers) == 30
+
+
+def test_folder_end_tokens_and_defaults(tmp_path: Path) -> None:
+    folder = write_folder(TIED, tmp_path)
+    generation = {"eos_token_id": [7, 8], "do_sample": True, "temperature": 0.6, "top_p": 0.9}
+    (folder / "generation_config.json").write_text(json.dumps(generation))
+    added = [{"id": 11, "content": "<|im_end|>"}, {"id": 12, "content": "<tool>"}]
+    (folder / "tokenizer.json").write_text(json.dumps({"added_tokens": added}))
+    loaded = load_folder(folder)
+    assert loaded.eos_ids == (7, 8, 11)
+    assert (loaded.defaults.temperature, loaded.defaults.top_p, loaded.defaults.top_k) == (0.6, 0.9, None)
+
+
+def test_identity_tells_weights_apart(tmp_path: Path) -> None:
+    first = load_folder(write_folder(TIED, tmp_path / "a")).identity
+    assert load_folder(write_folder(TIED, tmp_path / "b")).identity == first
+    changed = folder_with(tmp_path / "c", lambda arrays: arrays["model.norm.weight"].__setitem__(63, 5.0))
+    assert load_folder(changed).identity != first
+
+
+def test_half_order_undoes_the_converter() -> None:
+    rows = half_order(heads=2, head_dim=4)
+    assert rows.tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
+
+
+def test_slots_cover_a_spec_with_everything(tmp_path: Path) -> None:
+    spec = load_folder(write_folder(MODELS["biases"], tmp_path)).spec
+    shapes = slot_shapes(spec)
+    assert shapes["head"] == (263, 64)
+    assert shapes["layers.1.k"] == (16, 64)
+    assert shapes["layers.1.down.bias"] == (64,)
+    assert len(shapes) == 3 + 2 * (9 + 7)
+
+
+def _write_with(changes: dict[str, Any]) -> Callable[..., None]:
+    from octavo.formats.gguf_write import write_gguf
+
+    return lambda path, metadata, tensors: write_gguf(path, {**metadata, **changes}, tensors)
