@@ -157,8 +157,8 @@ def _facts(model: LoadedModel, config: EngineConfig, backend: Backend, kv: KvSpe
 
 
 def _warm_up(executor: Executor, count: int, page_size: int) -> None:
-    """One prefill of `count` tokens and a draw, through slot 0 and the first pages: the first request then finds code and
-    weights in memory. Nobody holds those pages, so what it leaves there is never read."""
+    """One prefill of `count` tokens and a draw, through slot 0 and the first pages: the first request then finds code
+    and weights in memory. Nobody holds those pages, so what it leaves there is never read."""
     pages = np.arange(-(-count // page_size), dtype=np.int32)
     none = np.empty(0, np.int32)
     start = SequenceStart(0, np.zeros(count, np.int32), count, pages, SamplingParams(), seed=0, choice=0)

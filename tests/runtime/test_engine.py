@@ -1,0 +1,163 @@
+"""The engine on a tiny model: promise 4 in small, failed steps, aborts, and where the time goes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.oracle.harness import generate
+from tests.oracle.tiny import MODELS, write_folder
+
+from octavo.backends.ops import Batch, Sampled
+from octavo.config import EngineConfig
+from octavo.engine.params import SamplingParams
+from octavo.engine.request import Finish, Request
+from octavo.runtime.build import build_engine
+from octavo.runtime.engine import Engine
+from octavo.runtime.facts import fingerprint
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(MODELS["tied"], tmp_path_factory.mktemp("tiny"))
+
+
+def engine(model: Path, **changes: object) -> Engine:
+    settings = {"kv_cache_memory_bytes": 1 << 20, "page_size": 4, "max_num_seqs": 8, "max_num_batched_tokens": 64}
+    return build_engine(EngineConfig(model=str(model), backend="reference", **{**settings, **changes}))
+
+
+def request(request_id: int, length: int = 9, **params: object) -> Request:
+    prompt = (np.arange(length) * 31 + request_id * 7).astype(np.int32) % 263
+    fields = {"temperature": 0.0, "max_tokens": 8, "ignore_eos": True, **params}
+    return Request(request_id, prompt, SamplingParams(**fields), seed=request_id, arrival_s=0.0)
+
+
+def drain(running: Engine) -> dict[tuple[int, int], tuple[list[int], Finish]]:
+    """Tokens and end of every sequence."""
+    tokens: dict[tuple[int, int], list[int]] = {}
+    ends: dict[tuple[int, int], Finish] = {}
+    while running.busy:
+        outputs = running.step()
+        if outputs is None:
+            continue
+        columns = (outputs.request_ids, outputs.choices, outputs.tokens, outputs.finish)
+        for request_id, choice, token, finish in zip(*(column.tolist() for column in columns), strict=True):
+            key = (request_id, choice)
+            tokens.setdefault(key, [])
+            if token >= 0:
+                tokens[key].append(token)
+            if finish:
+                ends[key] = Finish(finish)
+    return {key: (tokens[key], ends[key]) for key in tokens}
+
+
+@pytest.mark.parametrize("kv", ["f32", "bf16"])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_same_request_same_logits(model: Path, kv: str, temperature: float) -> None:
+    """Bit-identical alone, among others, in chunks, on other pages and the second time."""
+    params = SamplingParams(temperature=temperature, max_tokens=6, ignore_eos=True, top_p=0.9)
+    prompts = [((np.arange(n) * 13 + n) % 263).astype(np.int32) for n in (23, 5, 40, 1, 30)]
+
+    def run(changes: dict[str, object], batch: list[np.ndarray]) -> list[tuple[list[int], bytes]]:
+        running = engine(model, kv_cache_dtype=kv, **changes)
+        drawn = [*generate(running, batch, lambda _: params), *generate(running, batch, lambda _: params)]
+        return [(one.tokens, np.stack(one.logits).tobytes()) for one in drawn]
+
+    (alone, warm) = run({}, prompts[:1])
+    assert warm == alone
+    for changes in ({}, {"max_num_batched_tokens": 7, "max_num_seqs": 3}, {"page_size": 16}, {"page_size": 8}):
+        first, *_ = run(changes, prompts)
+        assert first == alone, changes
+
+
+def test_a_failed_step_ends_its_requests_and_the_engine_goes_on(
+    model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    running = engine(model)
+    expected = engine(model)
+    expected.add(request(3))
+    plan = running.executor._plan
+    real_run = plan.run
+
+    def fail_when_poisoned(batch: Batch) -> Sampled:
+        if 7 in batch.tokens[: batch.num_tokens]:
+            raise FloatingPointError("poisoned")
+        return real_run(batch)
+
+    monkeypatch.setattr(plan, "run", fail_when_poisoned)
+    running.add(request(1, n=2))  # its prompt begins with token 7
+    ended = drain(running)
+    assert ended == {(1, 0): ([], Finish.ERROR), (1, 1): ([], Finish.ERROR)}
+    assert "poisoned" in capsys.readouterr().err
+    running.add(request(3))
+    assert drain(running) == drain(expected)
+    stats = running.stats()
+    assert stats.pages_held == 0
+
+
+def test_aborted_requests_bring_no_more_tokens(model: Path) -> None:
+    running = engine(model)
+    for number in range(4):
+        running.add(request(number + 10))
+    running.step()
+    running.abort(11)
+    running.abort(99)
+    ended = drain(running)
+    assert {key[0] for key in ended} == {10, 12, 13}
+    assert running.stats().aborted == 1
+    assert running.stats().pages_held == 0
+
+
+def test_time_is_busy_only_while_work_is_there(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    running = engine(model)
+    clock = [100.0]
+    monkeypatch.setattr("octavo.runtime.engine.time.perf_counter", lambda: clock[0])
+    real_schedule = running.scheduler.schedule
+
+    def schedule(now_s: float):  # one second of overhead in every step
+        clock[0] += 1.0
+        return real_schedule(now_s)
+
+    monkeypatch.setattr(running.scheduler, "schedule", schedule)
+    clock[0] += 50.0  # idle
+    running.add(request(5, max_tokens=3))
+    drain(running)
+    clock[0] += 50.0  # idle again
+    stats = running.stats()
+    assert stats.steps == 3
+    assert stats.busy_s == pytest.approx(3.0)
+    assert stats.step_overhead_s == pytest.approx(3.0)
+
+
+def test_ready_and_fingerprint(model: Path) -> None:
+    ready = engine(model, max_model_len=100).ready(4)
+    assert (ready.generation, ready.max_model_len, ready.page_size) == (4, 100, 4)
+    assert ready.num_pages * ready.page_size >= 100
+    assert ready.kv_bytes_per_token == 2 * 2 * 2 * 16 * 2
+    same = engine(model, max_num_seqs=3, page_size=8).ready(0).fingerprint
+    assert ready.fingerprint == same
+    assert ready.fingerprint != engine(model, kv_cache_dtype="f32").ready(0).fingerprint
+
+
+def test_fingerprint_leaves_threads_out() -> None:
+    facts = {"isa": "avx2", "threads": "2"}
+    assert fingerprint("1", "w", "f32", facts) == fingerprint("1", "w", "f32", {**facts, "threads": "8"})
+    assert fingerprint("1", "w", "f32", facts) != fingerprint("1", "w", "f32", {**facts, "isa": "generic"})
+
+
+def test_phases_are_reported_in_order(model: Path) -> None:
+    phases: list[tuple[str, float, str]] = []
+    config = EngineConfig(model=str(model), backend="reference", kv_cache_memory_bytes=1 << 20)
+    build_engine(config, lambda *phase: phases.append(phase))
+    assert [name for name, _, _ in phases] == ["resolve", "open", "sizes", "pack", "warm-up"]
+    assert all(seconds >= 0 and detail for _, seconds, detail in phases)
+
+
+@pytest.mark.parametrize("prompt", [[], list(range(100))])
+def test_requests_that_cannot_be_served_are_refused(model: Path, prompt: list[int]) -> None:
+    running = engine(model, max_model_len=100)
+    with pytest.raises(ValueError, match="prompt"):
+        running.add(Request(1, np.array(prompt, np.int32), SamplingParams(), 0, 0.0))
+    assert not running.busy
