@@ -92,7 +92,7 @@ class Metadata(Mapping[str, Value]):
         if isinstance(stored, NumberSpan):
             return self._numbers(stored)
         if isinstance(stored, StringSpan):
-            return [self._decode(key, text) for text in self._pieces(stored)]
+            return self.strings(key)
         return stored
 
     def __iter__(self) -> Iterator[str]:
@@ -140,7 +140,12 @@ class Metadata(Mapping[str, Value]):
         return self._numbers(stored)
 
     def strings(self, key: str) -> list[str]:
-        return [self._decode(key, text) for text in self.byte_strings(key)]
+        pieces = self.byte_strings(key)
+        try:
+            return [piece.decode() for piece in pieces]
+        except UnicodeDecodeError as error:
+            wrong = bytes(error.object)[:40]
+            raise ModelFileError(self._path, f"metadata {key} holds {wrong!r}, which is not UTF-8") from None
 
     def byte_strings(self, key: str) -> list[bytes]:
         """An array of strings as they are stored: UTF-8, but unchecked."""
@@ -154,16 +159,8 @@ class Metadata(Mapping[str, Value]):
         return values
 
     def _pieces(self, span: StringSpan) -> list[bytes]:
-        first = span.starts[0]
-        blob = self._raw[first : span.starts[-1]]
-        offsets = [start - first for start in span.starts]
-        return [blob[start + 8 : end] for start, end in pairwise(offsets)]
-
-    def _decode(self, key: str, text: bytes) -> str:
-        try:
-            return text.decode()
-        except UnicodeDecodeError:
-            raise ModelFileError(self._path, f"metadata {key} holds {text[:40]!r}, which is not UTF-8") from None
+        raw = self._raw
+        return [raw[start + 8 : end] for start, end in pairwise(span.starts)]
 
     def _get(self, key: str, default: T | None) -> Stored | T:
         value = self._stored.get(key)
