@@ -19,6 +19,7 @@ VERBS = {
     "serve": "serve a model over the OpenAI API",
     "pull": "download a model or data set from the catalogue",
     "doctor": "show what this machine offers and what Octavo makes of it",
+    "bench": "measure a server (any OpenAI server) or the engine",
 }
 
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
