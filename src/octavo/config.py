@@ -208,6 +208,13 @@ class ServerConfig:
     shutdown_timeout: float = knob(
         30.0, "how long running requests may finish after SIGTERM", unit="s", low=0, high=86400
     )
+    step_timeout: float = knob(
+        60.0,
+        "how long one step may take; a longer one counts as hung: the engine is restarted",
+        unit="s",
+        low=1,
+        high=86400,
+    )
     strict_max_tokens: bool = knob(False, "refuse prompt + max_tokens over the context instead of clipping")
     metrics_prefix: str = knob("vllm:", "prefix of the metric names on /metrics")
     log_level: str = knob("info", "log level", choices=("debug", "info", "warning", "error"))

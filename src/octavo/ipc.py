@@ -62,15 +62,20 @@ class Progress(msgspec.Struct, frozen=True, array_like=True, tag="progress"):
 
 
 class Ready(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
-    """Engine -> front: weights are loaded and a warm-up step has run."""
+    """Engine -> front: weights are loaded and a warm-up step has run.
+
+    vocab_size: rows of the embedding. sampling_defaults: the model's own, SamplingParams field -> value.
+    """
 
     generation: int
     max_model_len: int
+    vocab_size: int
     num_pages: int
     page_size: int
     kv_bytes_per_token: int
     fingerprint: str
     facts: dict[str, str]
+    sampling_defaults: dict[str, float] = {}
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
@@ -146,6 +151,32 @@ _engine_decoder = msgspec.msgpack.Decoder(EngineMessage)
 
 class FrameError(ValueError):
     """A frame that is too long or does not decode: the peer is not ours, or broken."""
+
+
+def columns(message: Tokens) -> list[tuple[int, int, int, int]]:
+    """(request id, choice, token, finish) of every row. Raises FrameError when the columns differ in length.
+
+    Plain ints through memoryview: the front handles a few dozen rows a step and does without numpy.
+    """
+    try:
+        rows = list(
+            zip(
+                memoryview(message.request_ids).cast("q").tolist(),
+                memoryview(message.choices).cast("i").tolist(),
+                memoryview(message.tokens).cast("i").tolist(),
+                message.finish,
+                strict=True,
+            )
+        )
+    except (TypeError, ValueError) as error:
+        raise FrameError(f"a tokens message has columns of different lengths: {error}") from error
+    n, width = len(rows), message.top_width
+    asked = 4 * n if message.logprobs else 0
+    if len(message.cached_tokens) != 4 * n or len(message.logprobs) != asked:
+        raise FrameError("a tokens message has columns of different lengths")
+    if len(message.top_ids) != asked * width or len(message.top_logprobs) != asked * width:
+        raise FrameError(f"a tokens message has no {width} alternatives in each row")
+    return rows
 
 
 def encode(message: FrontMessage | EngineMessage) -> bytes:

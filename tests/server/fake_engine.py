@@ -130,7 +130,7 @@ class FakeEngine:
         )
 
     def ready(self, generation: int) -> ipc.Ready:
-        return ipc.Ready(generation, self._max_model_len, 1000, 8, 64, "fp_fake", {"backend": "fake"})
+        return ipc.Ready(generation, self._max_model_len, 1 << 20, 1000, 8, 64, "fp_fake", {"backend": "fake"})
 
     def stats(self, generation: int) -> ipc.Stats:
         counts = self._counts
@@ -171,12 +171,13 @@ def main() -> None:
     worker.die_with_parent()
 
     def build(config: EngineConfig, on_phase: worker.OnPhase) -> FakeEngine:
+        on_phase("resolve", 0.0)
         if options.fail_load:
             raise ValueError(options.fail_load)
         if 0 < options.die_from <= options.generation:
             os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(options.load_s)
-        on_phase("weights", options.load_s)
+        on_phase("pack", options.load_s)
         return FakeEngine(config, options)
 
     sys.exit(worker.serve(worker.Channel(socket.socket(fileno=options.fd), options.generation), build))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 import traceback
+from dataclasses import asdict
 
 from octavo import ipc
 from octavo.engine.pages import MemoryReport
@@ -94,11 +95,13 @@ class Engine:
         return ipc.Ready(
             generation=generation,
             max_model_len=facts.max_model_len,
+            vocab_size=facts.vocab,
             num_pages=facts.num_pages,
             page_size=facts.page_size,
             kv_bytes_per_token=facts.kv_bytes_per_token,
             fingerprint=facts.fingerprint,
             facts=facts.texts,
+            sampling_defaults={name: value for name, value in asdict(facts.defaults).items() if value is not None},
         )
 
     def memory_report(self) -> MemoryReport:

@@ -1,0 +1,147 @@
+"""From a checked request to an answer: the part that completions and chat share."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import secrets
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from octavo.engine.params import SamplingParams
+from octavo.server.admission import Seats
+from octavo.server.answers import DONE, Answer
+from octavo.server.errors import ApiError
+from octavo.server.exchange import Exchange
+from octavo.server.front import Front
+from octavo.server.journal import Entry, Mailbox, Salt
+from octavo.server.prompts import room_for
+from octavo.server.protocol import GenerationRequest, PromptTokensDetails, Usage
+
+log = logging.getLogger("octavo.server")
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is asked of the engine: one request for each prompt. `param` names the field that errors blame."""
+
+    prompts: Sequence[array[int]]
+    params: SamplingParams
+    priority: int
+    salt: Salt
+    param: str
+
+
+def salt_of(exchange: Exchange, request: GenerationRequest) -> Salt:
+    """Who shares cached pages: requests with equal salts. Tagged, so that no two kinds can be mistaken."""
+    salt = [("tenant", exchange.tenant)] if exchange.tenant else []
+    if request.cache_salt is not None:
+        salt.append(("salt", request.cache_salt))
+    return tuple(salt)
+
+
+async def answer(
+    front: Front,
+    exchange: Exchange,
+    seats: Seats,
+    work: Work,
+    request: GenerationRequest,
+    make_answer: Callable[[str, bool], Answer],
+) -> None:
+    """Run the work and send its outcome. `make_answer(fingerprint, usage_field)`.
+
+    Raises ApiError for everything that goes wrong before the response has begun. Leaving early, for whatever reason,
+    aborts what still runs.
+    """
+    streaming = bool(request.stream)
+    with_usage = bool(request.stream_options and request.stream_options.include_usage)
+    prompts = _fitted(front, work)
+    ready = front.require_ready()
+    mailbox = Mailbox(streaming)
+    entries: list[Entry] = []
+    try:
+        for prompt, params in prompts:
+            seats.hand_over(params.n)
+            seed = secrets.randbits(63) if params.seed is None else params.seed
+            entries.append(
+                front.journal.open(
+                    prompt=prompt,
+                    params=params,
+                    seed=seed,
+                    priority=work.priority,
+                    salt=work.salt,
+                    outputs=[front.text.output(params) for _ in range(params.n)],
+                    first_index=len(entries) * params.n,
+                    mailbox=mailbox,
+                    arrival_s=exchange.began_s,
+                )
+            )
+        shown = make_answer(ready.fingerprint, streaming and with_usage)
+        if streaming:
+            await _stream(exchange, mailbox, entries, shown, with_usage)
+        else:
+            await mailbox.take()
+            choices = [choice for entry in entries for choice in entry.choices]
+            await exchange.respond(200, shown.whole(choices, usage_of(entries)))
+    finally:
+        for entry in entries:
+            front.journal.close(entry)
+        exchange.note = _note(entries)
+
+
+def usage_of(entries: Sequence[Entry]) -> Usage:
+    """A prompt counts once, whatever its number of choices; every generated token counts, shown or not."""
+    prompt = sum(len(entry.prompt) for entry in entries)
+    completion = sum(len(choice.tokens) for entry in entries for choice in entry.choices)
+    cached = sum(entry.cached_tokens for entry in entries)
+    return Usage(prompt, completion, prompt + completion, PromptTokensDetails(cached))
+
+
+async def _stream(exchange: Exchange, mailbox: Mailbox, entries: Sequence[Entry], shown: Answer, usage: bool) -> None:
+    """Events as steps end. The response begins with the first token: errors before it still have an HTTP status."""
+    try:
+        news = await mailbox.take()
+        await exchange.start_stream()
+        while True:
+            data = shown.chunk(news[0]) if len(news) == 1 else b"".join([shown.chunk(choice) for choice in news])
+            if not mailbox.open_choices:
+                break
+            await exchange.write(data)
+            news = await mailbox.take()
+        if usage:
+            data += shown.usage_chunk(usage_of(entries))
+        await exchange.end(data + DONE)
+    except ApiError as error:
+        if not exchange.started:
+            raise
+        log.warning("request %s: %s", exchange.request_id, error)
+        await exchange.end(b"data: " + error.body() + b"\n\n")
+
+
+def _fitted(front: Front, work: Work) -> list[tuple[array[int], SamplingParams]]:
+    """Each prompt with parameters whose limits fit the context."""
+    fitted = []
+    for prompt in work.prompts:
+        room = room_for(
+            len(prompt), work.params.max_tokens, front.max_model_len, front.config.strict_max_tokens, work.param
+        )
+        min_tokens = min(work.params.min_tokens, room)
+        fitted.append((prompt, dataclasses.replace(work.params, max_tokens=room, min_tokens=min_tokens)))
+    return fitted
+
+
+def _note(entries: Sequence[Entry]) -> str:
+    """For the log line."""
+    usage = usage_of(entries)
+    reasons = sorted({choice.finish_reason or "open" for entry in entries for choice in entry.choices})
+    first_s = min((entry.first_token_s - entry.arrival_s for entry in entries if entry.first_token_s), default=None)
+    parts = [
+        f"prompt={usage.prompt_tokens}",
+        f"cached={usage.prompt_tokens_details.cached_tokens}",
+        f"output={usage.completion_tokens}",
+        f"finish={'+'.join(reasons)}",
+    ]
+    if first_s is not None:
+        parts.append(f"ttft={first_s * 1e3:.1f}ms")
+    return " ".join(parts)

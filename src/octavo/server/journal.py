@@ -1,0 +1,311 @@
+"""The journal: every live request with all that is needed to go on with it, and the way of its tokens to its client.
+
+One entry for each request sent to the engine: prompt ids, resolved seed, and for each choice the tokens so far. What
+the engine reports is applied here, once a step; a handler waits on its `Mailbox` and takes the text that has come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from octavo import ipc
+from octavo.engine.params import SamplingParams
+from octavo.server.errors import ApiError, engine_failed
+from octavo.server.metrics import Metrics
+from octavo.text.output import TextOutput
+
+Salt = tuple[tuple[str, str], ...]
+
+#: engine.request.Finish, by value; that module would bring numpy into this process.
+RUNNING, STOP, LENGTH, ABORT, ERROR = range(5)
+#: A stream whose client reads so slowly is ended. Nobody else waits for it; what is bounded is its memory.
+MAX_UNTAKEN_TOKENS = 1 << 14
+_REASONS = {STOP: "stop", LENGTH: "length"}
+
+
+@dataclass(slots=True)
+class TokenLogprob:
+    """One generated token's log-probability and the likeliest alternatives, (token id, logprob) each."""
+
+    token: int
+    logprob: float
+    top: list[tuple[int, float]]
+
+
+class Mailbox:
+    """Where a handler waits for its sequences: one for each HTTP request, whatever its number of prompts and choices.
+
+    streaming: wake at every step that brought text; else only when all choices have ended.
+    """
+
+    def __init__(self, streaming: bool) -> None:
+        self.streaming = streaming
+        self.open_choices = 0
+        self._news: list[Choice] = []
+        self._error: ApiError | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    def add(self, choice: Choice) -> None:
+        if not choice.has_news:
+            choice.has_news = True
+            self._news.append(choice)
+        if self.streaming or not self.open_choices:
+            self._wake()
+
+    def fail(self, error: ApiError) -> None:
+        self._error = error
+        self._wake()
+
+    async def take(self) -> list[Choice]:
+        """Choices with something new, in the order of their tokens. Raises ApiError when the request failed."""
+        while self._error is None and not (self._news and (self.streaming or not self.open_choices)):
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        if self._error is not None:
+            raise self._error
+        news, self._news = self._news, []
+        for choice in news:
+            choice.has_news = False
+        return news
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class Choice:
+    """One sequence of a request: its tokens, and the text that its handler has not taken yet.
+
+    index: its place in the response. finish_reason: "stop" or "length" once it has ended. last_s: when its last token
+    came. untaken_tokens: since the handler took its text last.
+    """
+
+    __slots__ = (
+        "_logprobs",
+        "_output",
+        "_text",
+        "finish_reason",
+        "has_news",
+        "index",
+        "last_s",
+        "tokens",
+        "untaken_tokens",
+    )
+
+    def __init__(self, index: int, output: TextOutput) -> None:
+        self.index = index
+        self.tokens = array("i")
+        self.finish_reason: str | None = None
+        self.has_news = False
+        self.last_s = 0.0
+        self.untaken_tokens = 0
+        self._output = output
+        self._text = ""
+        self._logprobs: list[TokenLogprob] = []
+
+    def push(self, token: int, finish: int, logprob: TokenLogprob | None) -> bool:
+        """One more token. Returns whether there is something for the client."""
+        self.tokens.append(token)
+        self.untaken_tokens += 1
+        text = self._output.push(token, ends=finish == STOP)
+        if logprob is not None and self._output.counts_last:
+            self._logprobs.append(logprob)
+        if text:
+            self._text += text
+        if self._output.stopped:
+            self.finish_reason = "stop"
+        elif finish != RUNNING:
+            self.end(_REASONS[finish])
+        return bool(text) or self.finish_reason is not None
+
+    def end(self, reason: str) -> None:
+        """No more tokens: text held back until a character or a stop string might be whole is due now."""
+        self._text += self._output.end()
+        self.finish_reason = reason
+
+    def take(self) -> tuple[str, list[TokenLogprob]]:
+        """Text and log-probabilities since the last call. A slow client gets fewer, longer pieces."""
+        text, self._text = self._text, ""
+        logprobs, self._logprobs = self._logprobs, []
+        self.untaken_tokens = 0
+        return text, logprobs
+
+
+@dataclass(slots=True)
+class Entry:
+    """A live request: what an engine would need to go on with it from where its client is."""
+
+    request_id: int
+    prompt: array[int]
+    params: SamplingParams
+    seed: int
+    priority: int
+    salt: Salt
+    choices: list[Choice]
+    mailbox: Mailbox
+    arrival_s: float
+    open_choices: int
+    cached_tokens: int = 0
+    generation: int = 0
+    fingerprint: str = ""
+    first_token_s: float = 0.0
+
+    def submission(self) -> ipc.Submit:
+        return ipc.Submit(self.request_id, self.prompt.tobytes(), self.params, self.seed, self.priority, self.salt)
+
+
+@dataclass(slots=True)
+class Journal:
+    """Live requests by id. `send` reaches the engine; `on_choice_end` is told of every sequence that has ended."""
+
+    metrics: Metrics
+    send: Callable[[ipc.FrontMessage], None]
+    on_choice_end: Callable[[int], None]
+    clock: Callable[[], float] = time.monotonic
+    entries: dict[int, Entry] = field(default_factory=dict)
+    _last_id: int = 0
+
+    def open(
+        self,
+        prompt: array[int],
+        params: SamplingParams,
+        seed: int,
+        priority: int,
+        salt: Salt,
+        outputs: Sequence[TextOutput],
+        first_index: int,
+        mailbox: Mailbox,
+        arrival_s: float,
+    ) -> Entry:
+        """Enter a request and send it to the engine; `outputs` make the text of its `params.n` choices."""
+        self._last_id += 1
+        choices = [Choice(first_index + i, output) for i, output in enumerate(outputs)]
+        entry = Entry(
+            self._last_id, prompt, params, seed, priority, salt, choices, mailbox, arrival_s, open_choices=len(choices)
+        )
+        mailbox.open_choices += len(choices)
+        self.entries[entry.request_id] = entry
+        self.send(entry.submission())
+        return entry
+
+    def close(self, entry: Entry) -> None:
+        """The client is done with it, or gone; what still runs is aborted. Closing twice does nothing."""
+        if self.entries.pop(entry.request_id, None) is None:
+            return
+        self.send(ipc.Abort([entry.request_id]))
+        self.metrics.success.add(value="abort")
+        self._release(entry, entry.open_choices)
+
+    def fail_all(self, error: ApiError) -> int:
+        """The engine is gone: every live request ends with `error`. Returns how many there were."""
+        entries, self.entries = list(self.entries.values()), {}
+        for entry in entries:
+            self._fail(entry, error)
+        return len(entries)
+
+    def apply(self, message: ipc.Tokens) -> None:
+        """The outcome of one step: tokens to their choices, handlers woken. Raises ipc.FrameError for a broken one."""
+        now_s = self.clock()
+        for row, (request_id, number, token, finish) in enumerate(ipc.columns(message)):
+            entry = self.entries.get(request_id)
+            if entry is None:
+                continue  # aborted while the step ran
+            if not 0 <= number < len(entry.choices):
+                raise ipc.FrameError(f"request {request_id} has no choice {number}")
+            choice = entry.choices[number]
+            if choice.finish_reason is not None:
+                continue  # a stop string ended it while the step ran
+            if finish in (ERROR, ABORT):
+                self._give_up(entry, message.message or "The engine could not go on with this request.")
+            elif choice.untaken_tokens >= MAX_UNTAKEN_TOKENS and entry.mailbox.streaming:
+                self._give_up(entry, f"The client has left {choice.untaken_tokens} tokens unread.")
+            else:
+                self._deliver(entry, choice, number, message, row, token, finish, now_s)
+
+    def _deliver(
+        self,
+        entry: Entry,
+        choice: Choice,
+        number: int,
+        message: ipc.Tokens,
+        row: int,
+        token: int,
+        finish: int,
+        now_s: float,
+    ) -> None:
+        """One row; `token` -1: the sequence has ended without another token."""
+        if not entry.first_token_s:
+            self._first_token(entry, memoryview(message.cached_tokens).cast("i")[row], now_s)
+        elif choice.last_s:
+            self.metrics.itl.observe(now_s - choice.last_s)
+        choice.last_s = now_s
+        if token >= 0:
+            self.metrics.generation_tokens.add()
+            wanted = entry.params.logprobs
+            has_news = choice.push(token, finish, None if wanted is None else _logprob(message, row, token, wanted))
+        else:
+            choice.end(_REASONS[finish])
+            has_news = True
+        if has_news:
+            if choice.finish_reason is not None:
+                self._choice_ended(entry, number, told=finish != RUNNING, now_s=now_s)
+            entry.mailbox.add(choice)
+
+    def _first_token(self, entry: Entry, cached_tokens: int, now_s: float) -> None:
+        metrics, prompt_tokens = self.metrics, len(entry.prompt)
+        entry.first_token_s = now_s
+        entry.cached_tokens = cached_tokens
+        metrics.ttft.observe(now_s - entry.arrival_s)
+        metrics.prompt_tokens.add(prompt_tokens)
+        metrics.cache_queries.add(prompt_tokens)
+        metrics.cache_hits.add(cached_tokens)
+
+    def _choice_ended(self, entry: Entry, number: int, told: bool, now_s: float) -> None:
+        """told: the engine ended the sequence itself; else it has to be told."""
+        self._release(entry, 1)
+        if not told:
+            self.send(ipc.Abort([entry.request_id], number))
+        if entry.open_choices:
+            return
+        del self.entries[entry.request_id]
+        self._ended(entry, now_s)
+
+    def _ended(self, entry: Entry, now_s: float) -> None:
+        metrics, tokens = self.metrics, sum(len(choice.tokens) for choice in entry.choices)
+        reasons = {choice.finish_reason for choice in entry.choices}
+        metrics.success.add(value="length" if "length" in reasons else "stop")
+        metrics.e2e.observe(now_s - entry.arrival_s)
+        metrics.decode.observe(now_s - entry.first_token_s)
+        metrics.request_prompt.observe(len(entry.prompt))
+        metrics.request_generation.observe(tokens)
+        metrics.request_n.observe(len(entry.choices))
+        longest = max(len(choice.tokens) for choice in entry.choices)
+        if longest > 1:
+            metrics.mean_tpot.observe((now_s - entry.first_token_s) / (longest - 1))
+
+    def _give_up(self, entry: Entry, why: str) -> None:
+        del self.entries[entry.request_id]
+        self._fail(entry, engine_failed(why))
+        self.send(ipc.Abort([entry.request_id]))
+
+    def _fail(self, entry: Entry, error: ApiError) -> None:
+        self.metrics.success.add(value="error")
+        self._release(entry, entry.open_choices)
+        entry.mailbox.fail(error)
+
+    def _release(self, entry: Entry, count: int) -> None:
+        entry.open_choices -= count
+        entry.mailbox.open_choices -= count
+        self.on_choice_end(count)
+
+
+def _logprob(message: ipc.Tokens, row: int, token: int, width: int) -> TokenLogprob:
+    logprob = memoryview(message.logprobs).cast("f")[row]
+    first = row * message.top_width
+    ids = memoryview(message.top_ids).cast("i")[first : first + width].tolist()
+    values = memoryview(message.top_logprobs).cast("f")[first : first + width].tolist()
+    return TokenLogprob(token, logprob, [pair for pair in zip(ids, values, strict=True) if pair[0] >= 0])

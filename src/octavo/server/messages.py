@@ -1,0 +1,51 @@
+"""Chat messages as a template may see them: known roles, plain text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from octavo.server.errors import bad_request
+from octavo.server.protocol import ContentPart, Message
+
+#: Roles a client may use, and the one that templates know it by.
+ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+
+
+def plain_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Messages with `role` and `content` as texts, and other fields only where given. Raises ApiError 400."""
+    if not messages:
+        raise bad_request("messages is empty; at least 1 message is needed.", "messages", "invalid_value")
+    return [_plain(message, f"messages[{index}]") for index, message in enumerate(messages)]
+
+
+def _plain(message: Message, where: str) -> dict[str, Any]:
+    role = ROLES.get(message.role)
+    if role is None:
+        known = ", ".join(ROLES)
+        raise bad_request(f"{where}.role is {message.role[:40]!r}; it must be one of {known}.", f"{where}.role")
+    plain: dict[str, Any] = {"role": role, "content": _text(message, where)}
+    for name in ("name", "tool_call_id", "tool_calls"):
+        value = getattr(message, name)
+        if value:
+            plain[name] = value
+    return plain
+
+
+def _text(message: Message, where: str) -> str:
+    if isinstance(message.content, str):
+        return message.content
+    if message.content is None and message.role == "assistant" and message.tool_calls:
+        return ""
+    if not message.content:
+        shown = "null" if message.content is None else "an empty list"
+        raise bad_request(f"{where}.content is {shown}; it must be a text, or a list of parts.", f"{where}.content")
+    return "\n".join(_part(part, f"{where}.content[{index}]") for index, part in enumerate(message.content))
+
+
+def _part(part: ContentPart, where: str) -> str:
+    if part.type != "text":
+        raise bad_request(f"{where}.type is {part.type[:40]!r}; this model reads text only.", f"{where}.type")
+    if part.text is None:
+        raise bad_request(f"{where}.text is missing; it is required.", f"{where}.text")
+    return part.text

@@ -1,0 +1,81 @@
+"""Fields that are part of the API, or of its common extensions, and that this server does not support (yet).
+
+A parameter is either used or refused, never silently dropped: each has the values that are the same as leaving it out,
+and a sentence for all others.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from octavo.server.decoding import decode_field
+from octavo.server.errors import bad_request
+
+_STRUCTURED = "Structured output is not supported yet; ask for JSON in the prompt."
+_TOOLS = "Tool calls are not supported yet."
+_BEAMS = "Beam search is not supported; sample several choices with n."
+_TEXT_ONLY = "This model reads and writes text only."
+_TEMPLATE = "Requests may not bring or configure a chat template; start the server with --chat-template FILE."
+_NOT_YET = "It is not supported yet."
+
+#: field -> (values that mean the same as leaving it out, why others are refused)
+REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
+    "best_of": ((1,), _BEAMS),
+    "use_beam_search": ((False,), _BEAMS),
+    "length_penalty": ((1, 1.0), _BEAMS),
+    "early_stopping": ((False,), _BEAMS),
+    "echo": ((False,), _NOT_YET),
+    "suffix": (("",), "This model has no fill-in-the-middle format."),
+    "prompt_logprobs": ((), _NOT_YET),
+    "tools": (([],), _TOOLS),
+    "tool_choice": (("none", "auto"), _TOOLS),
+    "functions": (([],), _TOOLS),
+    "function_call": (("none", "auto"), _TOOLS),
+    "response_format": (({"type": "text"},), _STRUCTURED),
+    "guided_json": ((), _STRUCTURED),
+    "guided_regex": ((), _STRUCTURED),
+    "guided_choice": ((), _STRUCTURED),
+    "guided_grammar": ((), _STRUCTURED),
+    "structured_outputs": ((), _STRUCTURED),
+    "grammar": (("",), _STRUCTURED),
+    "json_schema": ((), _STRUCTURED),
+    "audio": ((), _TEXT_ONLY),
+    "modalities": ((["text"],), _TEXT_ONLY),
+    "prediction": ((), _NOT_YET),
+    "web_search_options": ((), "This server has no web search."),
+    "moderation": ((), "This server has no moderation."),
+    "reasoning_effort": (("none",), "This model has no reasoning effort."),
+    "verbosity": (("medium",), "This model has no verbosity."),
+    "store": ((False,), "This server stores nothing."),
+    "service_tier": (("auto", "default"), "This server has one service tier."),
+    "bad_words": (([],), _NOT_YET),
+    "allowed_token_ids": ((), _NOT_YET),
+    "logits_processors": (([],), "Requests may not bring code."),
+    "truncate_prompt_tokens": ((), _NOT_YET),
+    "return_token_ids": ((False,), _NOT_YET),
+    "return_tokens_as_token_ids": ((False,), _NOT_YET),
+    "spaces_between_special_tokens": ((True,), _NOT_YET),
+    "documents": (([],), _NOT_YET),
+    "mm_processor_kwargs": (({},), _TEXT_ONLY),
+    "chat_template": ((), _TEMPLATE),
+    "chat_template_kwargs": (({},), _TEMPLATE),
+    "add_generation_prompt": ((True,), _TEMPLATE),
+    "continue_final_message": ((False,), _TEMPLATE),
+}
+
+#: Labels and hints without an influence on the answer: taking no notice of them is using them.
+LABELS = frozenset({"user", "metadata", "safety_identifier", "prompt_cache_key", "parallel_tool_calls", "request_id"})
+
+KNOWN = LABELS | REFUSED.keys()
+
+
+def check_refused(fields: dict[str, msgspec.Raw]) -> None:
+    """Raise ApiError 400 for a field that asks for what is not supported."""
+    for name in fields.keys() & REFUSED.keys():
+        neutral, why = REFUSED[name]
+        value = decode_field(fields[name], Any, name)
+        if value is not None and not any(value == same and type(value) is type(same) for same in neutral):
+            shown = bytes(fields[name])[:80].decode(errors="replace")
+            raise bad_request(f"{name} is {shown}. {why}", name, "unsupported_parameter")

@@ -1,0 +1,93 @@
+"""From a request's fields to engine.params.SamplingParams, checked before anything reaches the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from octavo.engine.params import ParamError, SamplingParams
+from octavo.server.errors import bad_request
+from octavo.server.protocol import ChatRequest, CompletionRequest, GenerationRequest
+
+COMPLETION_MAX_TOKENS = 16
+MAX_LOGIT_BIAS = 1024
+MAX_STOP_CHARS = 1024
+MAX_STOP_TOKEN_IDS = 256
+MAX_SALT_CHARS = 256
+_PRIORITIES = range(-(2**31), 2**31)
+
+_SAMPLED = (
+    *("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"),
+    *("logit_bias", "seed", "min_tokens", "n", "ignore_eos", "include_stop_str_in_output", "skip_special_tokens"),
+)
+
+
+def completion_params(request: CompletionRequest, defaults: Mapping[str, float], vocab_size: int) -> SamplingParams:
+    """`defaults` are the model's own, for fields that the request leaves out. Raises ApiError 400."""
+    max_tokens = COMPLETION_MAX_TOKENS if request.max_tokens is None else request.max_tokens
+    return _params(request, defaults, vocab_size, max_tokens, request.logprobs)
+
+
+def chat_params(request: ChatRequest, defaults: Mapping[str, float], vocab_size: int) -> SamplingParams:
+    """The same for chat, where the answer may go on to the end of the context."""
+    limits = [limit for limit in (request.max_tokens, request.max_completion_tokens) if limit is not None]
+    if request.top_logprobs is not None and not request.logprobs:
+        raise bad_request(
+            f"top_logprobs is {request.top_logprobs}, but logprobs is not true; set it, or leave top_logprobs out.",
+            "top_logprobs",
+        )
+    logprobs = (request.top_logprobs or 0) if request.logprobs else None
+    return _params(request, defaults, vocab_size, min(limits, default=None), logprobs)
+
+
+def check_common(request: GenerationRequest) -> None:
+    """What is no sampling parameter: stream options, priority, salt. Raises ApiError 400."""
+    if request.stream_options is not None and not request.stream:
+        raise bad_request(
+            "stream_options is set, but stream is not true; set it, or leave stream_options out.", "stream_options"
+        )
+    if request.priority is not None and request.priority not in _PRIORITIES:
+        raise bad_request(f"priority is {request.priority}; it must be from {-(2**31)} to {2**31 - 1}.", "priority")
+    if request.cache_salt is not None and not 1 <= len(request.cache_salt) <= MAX_SALT_CHARS:
+        raise bad_request(
+            f"cache_salt has {len(request.cache_salt)} characters; it must have 1 to {MAX_SALT_CHARS}. "
+            "Leave it out to share cached pages with everybody who does.",
+            "cache_salt",
+        )
+
+
+def _params(
+    request: GenerationRequest,
+    defaults: Mapping[str, float],
+    vocab_size: int,
+    max_tokens: int | None,
+    logprobs: int | None,
+) -> SamplingParams:
+    given: dict[str, Any] = dict(defaults)
+    given.update((name, value) for name in _SAMPLED if (value := getattr(request, name)) is not None)
+    params = SamplingParams(
+        **given,
+        max_tokens=max_tokens,
+        stop=_stop_strings(request.stop),
+        stop_token_ids=tuple(request.stop_token_ids or ()),
+        logprobs=logprobs,
+    )
+    _at_most("logit_bias", len(params.logit_bias), MAX_LOGIT_BIAS)
+    _at_most("stop_token_ids", len(params.stop_token_ids), MAX_STOP_TOKEN_IDS)
+    try:
+        return params.validate(vocab_size)
+    except ParamError as error:
+        raise bad_request(str(error), error.param, "invalid_value") from None
+
+
+def _stop_strings(stop: str | list[str] | None) -> tuple[str, ...]:
+    texts = (stop,) if isinstance(stop, str) else tuple(stop or ())
+    for text in texts:
+        if len(text) > MAX_STOP_CHARS:
+            raise bad_request(f"stop holds a string of {len(text)} characters; the limit is {MAX_STOP_CHARS}.", "stop")
+    return texts
+
+
+def _at_most(name: str, count: int, limit: int) -> None:
+    if count > limit:
+        raise bad_request(f"{name} has {count} entries; the limit is {limit}.", name, "invalid_value")
