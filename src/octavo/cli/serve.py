@@ -22,5 +22,4 @@ def run(arguments: argparse.Namespace) -> int:
     engine_config, server_config = sources.build(EngineConfig), sources.build(ServerConfig)
     from octavo.server.main import serve
 
-    status: int = serve(engine_config, server_config)
-    return status
+    return serve(engine_config, server_config)
