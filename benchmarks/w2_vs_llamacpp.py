@@ -154,7 +154,7 @@ def requantised(shipped: Path) -> Path:
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         source = GgufFile.open(shipped)
-        tensors = [source.tensor(name) for name in source.names()]
+        tensors = [source.tensor(name) for name in source.names]
         tensors = [
             quantize(tensor.name, dequantize(tensor), TensorType.Q4_0) if tensor.type is TensorType.Q4_1 else tensor
             for tensor in tensors
