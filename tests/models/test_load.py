@@ -91,26 +91,24 @@ def test_bad_configs_are_one_sentence(tmp_path: Path, change: dict[str, Any], pr
         load_folder(folder)
 
 
-def test_gguf_of_another_architecture_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.oracle.tiny.write_gguf", _write_with({"general.architecture": "mamba"}))
-    path = write_gguf_file(TIED, tmp_path / "m.gguf")
+def test_gguf_of_another_architecture_is_named(tmp_path: Path) -> None:
+    path = write_gguf_file(TIED, tmp_path / "m.gguf", extra={"general.architecture": "mamba"})
     with pytest.raises(MetadataError, match="'mamba' is not supported"):
         load_model(ModelFiles("gguf", path, "m"))
 
 
-def test_gguf_experts_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.oracle.tiny.write_gguf", _write_with({"llama.expert_count": 8}))
-    path = write_gguf_file(TIED, tmp_path / "m.gguf")
+def test_gguf_experts_are_refused(tmp_path: Path) -> None:
+    path = write_gguf_file(TIED, tmp_path / "m.gguf", extra={"llama.expert_count": 8})
     with pytest.raises(MetadataError, match="mixtures of experts are not supported"):
         load_model(ModelFiles("gguf", path, "m"))
 
 
-def test_gguf_end_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gguf_end_tokens(tmp_path: Path) -> None:
     tokens = [f"t{i}" for i in range(263)]
     tokens[9] = "<|eot_id|>"
     changes = {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.eot_token_id": 5, "tokenizer.ggml.eom_token_id": 999}
-    monkeypatch.setattr("tests.oracle.tiny.write_gguf", _write_with(changes))
-    loaded = load_model(ModelFiles("gguf", write_gguf_file(TIED, tmp_path / "m.gguf"), "m"))
+    path = write_gguf_file(TIED, tmp_path / "m.gguf", extra=changes)
+    loaded = load_model(ModelFiles("gguf", path, "m"))
     assert loaded.eos_ids == (2, 5, 9)  # 999 is outside the vocabulary
 
 
@@ -152,9 +150,3 @@ def test_slots_cover_a_spec_with_everything(tmp_path: Path) -> None:
     assert shapes["layers.1.k"] == (16, 64)
     assert shapes["layers.1.down.bias"] == (64,)
     assert len(shapes) == 3 + 2 * (9 + 7)
-
-
-def _write_with(changes: dict[str, Any]) -> Callable[..., None]:
-    from octavo.formats.gguf_write import write_gguf
-
-    return lambda path, metadata, tensors: write_gguf(path, {**metadata, **changes}, tensors)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from octavo.formats.blocks import quantize
 from octavo.formats.gguf_write import write_gguf
 from octavo.formats.tensor import TensorType
+from octavo.text.byte_level import ALPHABET
 
 Arrays = dict[str, npt.NDArray[np.float32]]
 
@@ -152,8 +153,29 @@ def write_safetensors(path: Path, arrays: Arrays) -> None:
     path.write_bytes(len(text).to_bytes(8, "little") + text + b"".join(array.tobytes() for array in arrays.values()))
 
 
-def write_gguf_file(model: TinyModel, path: Path, matrices: TensorType = TensorType.F32) -> Path:
-    """What llama.cpp's converter would write: Q and K permuted, llama3 scaling as divisors in rope_freqs.weight."""
+def byte_tokenizer(chat_template: str = "") -> dict[str, Any]:
+    """GGUF metadata of a tokenizer whose first 256 tokens are bytes, then ChatML's turn marks, then words."""
+    tokens = [*ALPHABET, "<|im_start|>", "<|im_end|>"]
+    tokens += [f"word{index}" for index in range(len(tokens), VOCAB)]
+    types = np.ones(VOCAB, np.int32)
+    types[256:258] = 3
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "smollm",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": types,
+        "tokenizer.ggml.merges": [],
+        "tokenizer.chat_template": chat_template,
+    }
+
+
+def write_gguf_file(
+    model: TinyModel, path: Path, matrices: TensorType = TensorType.F32, extra: dict[str, Any] | None = None
+) -> Path:
+    """What llama.cpp's converter would write: Q and K permuted, llama3 scaling as divisors in rope_freqs.weight.
+
+    `extra` metadata replaces or adds keys.
+    """
     config = model.full_config
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
     rope = config.get("rope_parameters", config)
@@ -180,7 +202,7 @@ def write_gguf_file(model: TinyModel, path: Path, matrices: TensorType = TensorT
         tensors.append(quantize(_gguf_name(name), stored, type_))
     if rope.get("rope_type") == "llama3":
         tensors.append(quantize("rope_freqs.weight", _llama3_factors(rope, head_dim), TensorType.F32))
-    write_gguf(path, metadata, tensors)
+    write_gguf(path, {**metadata, **(extra or {})}, tensors)
     return path
 
 

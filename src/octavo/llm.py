@@ -1,0 +1,213 @@
+"""LLM: the offline API. The same engine as the server's, in the calling process, without HTTP.
+
+from octavo import LLM, SamplingParams
+
+with LLM("smollm2-135m-instruct") as llm:
+    for answer in llm.chat([{"role": "user", "content": "Hello"}], SamplingParams(max_tokens=64)):
+        print(answer.outputs[0].text)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from octavo.config import EngineConfig
+from octavo.engine.params import SamplingParams
+from octavo.engine.request import Request
+from octavo.formats.resolve import resolve
+from octavo.outputs import ActiveRequest, RequestOutput
+from octavo.runtime.build import build_engine
+from octavo.runtime.engine import Engine
+from octavo.text.tokenizer import Tokenizer
+
+#: A text (control tokens' texts in it are control tokens: its author speaks for all of it), or token ids.
+Prompt: TypeAlias = str | Sequence[int]
+
+
+class LLM:
+    """A model in this process. Not for several threads at once. Close it, or use it as a context manager."""
+
+    def __init__(self, model: str | None = None, **settings: Any) -> None:
+        """`settings` are EngineConfig's fields. Raises ConfigError, or what build_engine raises."""
+        known = {item.name for item in dataclasses.fields(EngineConfig)}
+        if unknown := sorted(settings.keys() - known):
+            raise TypeError(f"LLM has no setting {', '.join(unknown)}; there are {', '.join(sorted(known))}")
+        config = EngineConfig(**settings) if model is None else EngineConfig(model=model, **settings)
+        files = resolve(config.model)
+        self._config = config
+        self.tokenizer = Tokenizer.load(files)
+        self._engine: Engine | None = build_engine(config)
+        self._active: dict[int, ActiveRequest] = {}
+        self._next_id = 0
+
+    @property
+    def engine(self) -> Engine:
+        """The engine, for its statistics and memory report. Raises RuntimeError after close()."""
+        if self._engine is None:
+            raise RuntimeError("this LLM has been closed; make a new one")
+        return self._engine
+
+    def default_params(self) -> SamplingParams:
+        """What requests without parameters use: the model's own sampling defaults, unless generation_config is none."""
+        if self._config.generation_config == "none":
+            return SamplingParams()
+        said = {k: v for k, v in dataclasses.asdict(self.engine.facts.defaults).items() if v is not None}
+        return SamplingParams(**said)
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        progress: bool | None = None,
+    ) -> list[RequestOutput]:
+        """Answers to all prompts, in their order. `params`: for all, or one for each.
+
+        progress: show a bar with tokens per second on stderr; None: if that is a terminal. Raises ParamError.
+        """
+        token_lists = [self._tokens(prompt) for prompt in _prompt_list(prompts)]
+        return self._run(token_lists, params, progress)
+
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[str]:
+        """The text of one answer, piece by piece. Leaving the loop early ends the request."""
+        tokens = self._tokens(prompt)
+        (own,) = self._params(params, 1)
+        if own.n != 1:
+            raise ValueError(f"a stream has one answer, but n is {own.n}; use generate")
+        active = self._add(tokens, own)
+        choice = active.choices[0]
+        try:
+            while True:
+                if text := choice.take():
+                    yield text
+                elif not active.open:
+                    break
+                else:
+                    self._step()
+            if choice.finish_reason == "error":
+                raise RuntimeError("a forward pass failed; the answer is not complete")
+        finally:
+            self._drop(active)
+
+    def close(self) -> None:
+        """End what still runs and give the memory back. May be called again."""
+        self._active.clear()
+        self._engine = None
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run(
+        self,
+        token_lists: Sequence[Sequence[int]],
+        params: SamplingParams | Sequence[SamplingParams] | None,
+        progress: bool | None,
+    ) -> list[RequestOutput]:
+        actives: list[ActiveRequest] = []
+        try:
+            for tokens, own in zip(token_lists, self._params(params, len(token_lists)), strict=True):
+                actives.append(self._add(tokens, own))
+            with _ProgressBar(len(actives), sys.stderr.isatty() if progress is None else progress) as bar:
+                while any(active.open for active in actives):
+                    self._step()
+                    bar.update(sum(not active.open for active in actives), sum(active.tokens for active in actives))
+        finally:
+            for active in actives:
+                self._drop(active)
+        return [active.output() for active in actives]
+
+    def _params(self, params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
+        """One for each prompt, validated."""
+        if params is None or isinstance(params, SamplingParams):
+            params = [params or self.default_params()] * count
+        if len(params) != count:
+            raise ValueError(f"there are {count} prompts but {len(params)} sampling parameters")
+        return [one.validate(self.engine.facts.vocab) for one in params]
+
+    def _tokens(self, prompt: Prompt) -> list[int]:
+        return self.tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else list(prompt)
+
+    def _add(self, tokens: Sequence[int], params: SamplingParams) -> ActiveRequest:
+        vocab = self.engine.facts.vocab
+        if any(not 0 <= token < vocab for token in tokens):
+            raise ValueError(f"a prompt holds a token id outside the vocabulary; ids are from 0 to {vocab - 1}")
+        active = ActiveRequest(self._next_id, tokens, params, self.tokenizer)
+        seed = secrets.randbits(63) if params.seed is None else params.seed
+        self.engine.add(Request(active.request_id, np.array(tokens, np.int32), params, seed, time.monotonic()))
+        self._active[active.request_id] = active
+        self._next_id += 1
+        return active
+
+    def _step(self) -> None:
+        """One forward pass; its tokens go to whoever waits for them, also to streams left open meanwhile."""
+        outputs = self.engine.step()
+        if outputs is None:
+            return
+        for row, request_id in enumerate(outputs.request_ids.tolist()):
+            choice = self._active[request_id].push(outputs, row)
+            if choice.stopped_by_text:
+                self.engine.abort(request_id, choice.index)
+
+    def _drop(self, active: ActiveRequest) -> None:
+        if self._active.pop(active.request_id, None) is not None and active.open and self._engine is not None:
+            self._engine.abort(active.request_id)
+
+
+class _ProgressBar:
+    """`12/64 requests |#####---------| 1234 tokens, 312 tokens/s` on one line of stderr, ten times a second at most."""
+
+    _WIDTH = 24
+    _INTERVAL_S = 0.1
+
+    def __init__(self, total: int, shown: bool) -> None:
+        self._total = total
+        self._shown = shown
+        self._began_s = time.perf_counter()
+        self._next_s = 0.0
+        self._last = (0, 0)
+
+    def __enter__(self) -> _ProgressBar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._shown:
+            self._draw(*self._last)
+            print(file=sys.stderr)
+
+    def update(self, done: int, tokens: int) -> None:
+        """So many requests have ended, so many tokens have been drawn."""
+        self._last = (done, tokens)
+        if self._shown and time.perf_counter() >= self._next_s:
+            self._next_s = time.perf_counter() + self._INTERVAL_S
+            self._draw(done, tokens)
+
+    def _draw(self, done: int, tokens: int) -> None:
+        speed = tokens / max(time.perf_counter() - self._began_s, 1e-9)
+        full = self._WIDTH * done // max(self._total, 1)
+        bar = "#" * full + "-" * (self._WIDTH - full)
+        print(
+            f"\r{done}/{self._total} requests |{bar}| {tokens} tokens, {speed:.0f} tokens/s",
+            end="",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+def _prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """One prompt or several, as a list; a flat list of integers is one prompt."""
+    if isinstance(prompts, str):
+        return [prompts]
+    listed: list[Any] = list(prompts)
+    return [listed] if listed and all(isinstance(item, int) for item in listed) else listed

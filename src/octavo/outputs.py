@@ -1,0 +1,118 @@
+"""What the offline API returns, and how it grows out of step outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from octavo.engine.params import SamplingParams
+from octavo.engine.request import Finish, StepOutputs
+from octavo.text.output import TextOutput
+from octavo.text.tokenizer import Tokenizer
+
+_REASONS = {Finish.STOP: "stop", Finish.LENGTH: "length", Finish.ABORT: "abort", Finish.ERROR: "error"}
+
+
+@dataclass(slots=True)
+class TokenLogprob:
+    """One drawn token's log-probability and the likeliest alternatives by id."""
+
+    token_id: int
+    logprob: float
+    top: dict[int, float]
+
+
+@dataclass(slots=True)
+class CompletionOutput:
+    """One of a request's `n` answers. finish_reason: stop, length, or error (the forward pass failed)."""
+
+    index: int
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    finish_reason: str | None = None
+    logprobs: list[TokenLogprob] | None = None
+
+
+@dataclass(slots=True)
+class RequestOutput:
+    """What one prompt brought. cached_tokens: prompt tokens whose K and V came from the prefix index."""
+
+    prompt_token_ids: list[int]
+    outputs: list[CompletionOutput]
+    cached_tokens: int = 0
+
+
+class GrowingChoice:
+    """One growing answer: its tokens, and text that `take` has not given out yet."""
+
+    def __init__(self, index: int, params: SamplingParams, output: TextOutput) -> None:
+        self.index = index
+        self.tokens: list[int] = []
+        self.text = ""
+        self.finish_reason: str | None = None
+        self.logprobs: list[TokenLogprob] | None = None if params.logprobs is None else []
+        self.stopped_by_text = False
+        self._output = output
+        self._taken = 0
+
+    def push(self, token: int, finish: Finish, logprob: TokenLogprob | None) -> None:
+        if token >= 0:
+            self.tokens.append(token)
+            self.text += self._output.push(token, ends=finish is Finish.STOP)
+            if self.logprobs is not None and logprob is not None and self._output.counts_last:
+                self.logprobs.append(logprob)
+        if self._output.stopped:
+            self.stopped_by_text = finish is Finish.RUNNING
+            self.finish_reason = "stop"
+        elif finish is not Finish.RUNNING:
+            self.text += self._output.end()
+            self.finish_reason = _REASONS[finish]
+
+    def take(self) -> str:
+        """Text since the last call."""
+        text, self._taken = self.text[self._taken :], len(self.text)
+        return text
+
+
+class ActiveRequest:
+    """A request under way. open: its choices that have not ended; tokens: drawn so far, over all choices."""
+
+    def __init__(self, request_id: int, prompt: Sequence[int], params: SamplingParams, tokenizer: Tokenizer) -> None:
+        self.request_id = request_id
+        self.open = params.n
+        self.tokens = 0
+        self.choices = [
+            GrowingChoice(
+                index,
+                params,
+                TextOutput(tokenizer, params.stop, params.include_stop_str_in_output, params.skip_special_tokens),
+            )
+            for index in range(params.n)
+        ]
+        self._prompt = list(prompt)
+        self._asked_logprobs = params.logprobs
+        self._cached_tokens = 0
+
+    def push(self, outputs: StepOutputs, row: int) -> GrowingChoice:
+        """Take entry `row` of a step's outputs; returns the choice it belongs to."""
+        choice = self.choices[int(outputs.choices[row])]
+        token = int(outputs.tokens[row])
+        choice.push(token, Finish(int(outputs.finish[row])), self._logprob(outputs, row, token))
+        self.tokens += token >= 0
+        self.open -= choice.finish_reason is not None
+        self._cached_tokens = int(outputs.cached_tokens[row])
+        return choice
+
+    def output(self) -> RequestOutput:
+        answers = [CompletionOutput(c.index, c.text, c.tokens, c.finish_reason, c.logprobs) for c in self.choices]
+        return RequestOutput(self._prompt, answers, self._cached_tokens)
+
+    def _logprob(self, outputs: StepOutputs, row: int, token: int) -> TokenLogprob | None:
+        asked = self._asked_logprobs
+        if asked is None or outputs.logprobs is None:
+            return None
+        top: dict[int, float] = {}
+        if asked and outputs.top_ids is not None and outputs.top_logprobs is not None:
+            ids, values = outputs.top_ids[row, :asked].tolist(), outputs.top_logprobs[row, :asked].tolist()
+            top = {i: value for i, value in zip(ids, values, strict=True) if i >= 0}
+        return TokenLogprob(token, float(outputs.logprobs[row]), top)

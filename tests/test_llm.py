@@ -1,0 +1,176 @@
+"""The offline API on a tiny model whose tokens are bytes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+from tests.oracle.tiny import MODELS, byte_tokenizer, write_gguf_file
+
+from octavo import LLM, SamplingParams
+from octavo.engine.params import ParamError
+
+GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
+SETTINGS = {"backend": "reference", "kv_cache_memory_bytes": 1 << 20}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(write_gguf_file(MODELS["tied"], tmp_path_factory.mktemp("llm") / "tiny.gguf", extra=byte_tokenizer()))
+
+
+@pytest.fixture(scope="module")
+def llm(model: str) -> LLM:
+    return LLM(model, **SETTINGS)
+
+
+def test_one_prompt_or_many_texts_or_ids(llm: LLM) -> None:
+    (one,) = llm.generate("abc", GREEDY)
+    several = llm.generate(["abc", [97, 98, 99], "xyz"], GREEDY)
+    (ids,) = llm.generate([97, 98, 99], GREEDY)
+    answers = [output.outputs[0] for output in (one, several[0], several[1], ids)]
+    assert {tuple(answer.token_ids) for answer in answers} == {tuple(answers[0].token_ids)}
+    assert several[2].outputs[0].token_ids != answers[0].token_ids
+    assert one.prompt_token_ids == [97, 98, 99]
+    assert answers[0].finish_reason == "length"
+    assert len(answers[0].token_ids) == 12
+    assert llm.generate([], GREEDY) == []
+
+
+def test_text_is_that_of_the_tokens_streamed_or_not(llm: LLM) -> None:
+    params = SamplingParams(temperature=1.0, seed=5, max_tokens=40, ignore_eos=True)
+    (output,) = llm.generate("hello", params)
+    answer = output.outputs[0]
+    assert answer.text == llm.tokenizer.decode(answer.token_ids)
+    pieces = list(llm.stream("hello", params))
+    assert "".join(pieces) == answer.text
+    assert len(pieces) > 10
+
+
+def test_choices_differ_and_repeat(llm: LLM) -> None:
+    params = SamplingParams(n=3, seed=9, max_tokens=8, ignore_eos=True)
+    (first,), (second,) = llm.generate("hi", params), llm.generate("hi", params)
+    texts = [answer.token_ids for answer in first.outputs]
+    assert [answer.index for answer in first.outputs] == [0, 1, 2]
+    assert len({tuple(ids) for ids in texts}) == 3
+    assert texts == [answer.token_ids for answer in second.outputs]
+
+
+def test_stop_strings_cut_the_text_and_end_the_request(llm: LLM) -> None:
+    params = SamplingParams(temperature=1.0, seed=5, max_tokens=40, ignore_eos=True)
+    whole = llm.generate("hello", params)[0].outputs[0].text
+    stop = whole[7:9]
+    at = whole.index(stop)
+    stopping = SamplingParams(temperature=1.0, seed=5, max_tokens=40, ignore_eos=True, stop=(stop,))
+    answer = llm.generate("hello", stopping)[0].outputs[0]
+    assert (answer.text, answer.finish_reason) == (whole[:at], "stop")
+    assert len(answer.token_ids) < 40
+    assert "".join(llm.stream("hello", stopping)) == whole[:at]
+    assert not llm.engine.busy
+
+
+def test_logprobs(llm: LLM) -> None:
+    params = SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True, logprobs=3)
+    with_top, without = llm.generate(["abc", "abd"], [params, GREEDY])
+    entries = with_top.outputs[0].logprobs
+    assert entries is not None
+    assert [entry.token_id for entry in entries] == with_top.outputs[0].token_ids
+    for entry in entries:
+        assert len(entry.top) == 3
+        assert max(entry.top, key=lambda token: entry.top[token]) == entry.token_id
+        assert entry.top[entry.token_id] == entry.logprob <= 0
+    assert without.outputs[0].logprobs is None
+
+
+def test_leaving_a_stream_early_ends_its_request(llm: LLM) -> None:
+    stream = llm.stream("hello", SamplingParams(max_tokens=200, ignore_eos=True))
+    next(stream)
+    assert llm.engine.busy
+    stream.close()
+    assert not llm.engine.busy
+    assert llm.engine.stats().pages_held == 0
+
+
+def test_a_stream_and_a_batch_at_once(llm: LLM) -> None:
+    alone = "".join(llm.stream("hello", GREEDY))
+    stream = llm.stream("hello", GREEDY)
+    first = next(stream)
+    llm.generate(["other", "prompts"], GREEDY)
+    assert first + "".join(stream) == alone
+
+
+@pytest.mark.parametrize(
+    ("prompts", "params", "problem"),
+    [
+        (["ok", ""], GREEDY, "prompt is empty"),
+        ([[1, 2, 999]], GREEDY, "ids are from 0 to 262"),
+        ([[1, -1]], GREEDY, "ids are from 0 to 262"),
+        (["a", "b"], [GREEDY], "2 prompts but 1 sampling parameters"),
+        (["a"], SamplingParams(top_p=0.0), "top_p is 0"),
+        (["a"], SamplingParams(stop_token_ids=(263,)), "stop_token_ids holds token id 263"),
+    ],
+)
+def test_wrong_requests_cost_nothing(llm: LLM, prompts: list, params: SamplingParams, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        llm.generate(prompts, params)
+    assert not llm.engine.busy
+
+
+def test_a_prompt_longer_than_the_context_is_refused(model: str) -> None:
+    with LLM(model, max_model_len=32, **SETTINGS) as small:
+        with pytest.raises(ParamError, match="at most 31"):
+            small.generate("x" * 32, GREEDY)
+        (output,) = small.generate("x" * 30, SamplingParams(temperature=0.0, ignore_eos=True))
+        assert (len(output.outputs[0].token_ids), output.outputs[0].finish_reason) == (2, "length")
+
+
+def test_closed_llms_say_so(model: str) -> None:
+    with LLM(model, **SETTINGS) as closing:
+        pass
+    closing.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        closing.generate("a", GREEDY)
+
+
+def test_unknown_settings_are_named(model: str) -> None:
+    with pytest.raises(TypeError, match="no setting max_modle_len; there are activations, backend"):
+        LLM(model, max_modle_len=3)
+
+
+def test_the_progress_bar_shows_tokens_per_second(llm: LLM, capsys: pytest.CaptureFixture[str]) -> None:
+    llm.generate(["a", "b"], GREEDY, progress=True)
+    last = capsys.readouterr().err.rstrip().split("\r")[-1]
+    assert last.startswith("2/2 requests |########################| 24 tokens, ")
+    assert last.endswith(" tokens/s")
+    llm.generate(["a"], GREEDY)  # stderr is no terminal here
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("ending", ["pass", "raise SystemExit(3)", "raise ValueError('no')", "next(stream)"])
+def test_a_script_that_ends_or_raises_leaves_nothing_behind(model: str, ending: str) -> None:
+    script = f"""
+        from octavo import LLM, SamplingParams
+        llm = LLM({model!r}, backend="reference", kv_cache_memory_bytes=1 << 20)
+        stream = llm.stream("hello", SamplingParams(max_tokens=50))
+        next(stream)
+        {ending}
+    """
+    began = time.monotonic()
+    code = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, timeout=60).returncode
+    assert code == {"raise SystemExit(3)": 3, "raise ValueError('no')": 1}.get(ending, 0)
+    assert time.monotonic() - began < 30
+
+
+def test_importing_octavo_imports_almost_nothing() -> None:
+    script = "import sys, octavo; print([m for m in sys.modules if m in ('numpy', 'tokenizers', 'octavo.llm')])"
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+def test_models_from_a_path_object_string(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="neither a path"):
+        LLM(str(tmp_path / "absent.gguf"), backend="reference")
