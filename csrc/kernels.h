@@ -47,13 +47,24 @@ enum class KvType : int32_t { f32 = 0, bf16 = 1 };
 
 // Inside one (page, layer): [K|V][kv_head][plane]. bf16 K plane [head_dim/2][page_size][2], V plane
 // [page_size/2][head_dim][2]: the pairs that a bf16 dot product takes; f32 K plane [head_dim][page_size], V plane
-// [page_size][head_dim]. page_size is one of 4, 8, 16, 32; head_dim is a multiple of 16 up to 256.
+// [page_size][head_dim]. page_size is one of 4, 8, 16, 32; head_dim is a multiple of 16 up to kMaxHeadDim.
+constexpr int32_t kMaxHeadDim = 256;
+
 struct KvLayout {
   KvType type;
   int32_t page_size, kv_heads, head_dim;
   int64_t page_bytes;         // distance between pages (all layers of the group)
   int64_t layer_bytes;        // distance between layers inside a page
   uint8_t* base;              // page 0
+};
+
+// Sines and cosines of one step: layers with the same frequencies share a table.
+struct RopeTableArgs {
+  const int32_t* positions;   // [T]
+  const float* inv_freq;      // [rotary/2], scaling already applied
+  int32_t rotary;
+  float amplitude;            // multiplies sin and cos
+  float* table;               // [T][rotary]: rotary/2 cosines, then rotary/2 sines
 };
 
 struct RopeStoreArgs {
@@ -64,15 +75,13 @@ struct RopeStoreArgs {
   const float* k;             // [T][kv_stride]
   const float* v;
   int64_t q_stride, k_stride, v_stride;
-  const int32_t* positions;   // [T]
+  const int32_t* positions;   // [T] where in its sequence each token is stored
   const int32_t* token_seq;   // [T] row of the block table
   const int32_t* block_table; // [S][block_stride]
   int64_t block_stride;
-  // Rotation of pairs (i, i + rotary/2), the "half" convention (weights in the interleaved one are permuted when
-  // packed). inv_freq [rotary/2] already includes scaling; sin and cos are multiplied by `amplitude`.
-  const float* inv_freq;
-  int32_t rotary;             // 0: no rotation
-  float amplitude;
+  const float* rotation;      // [T][rotary] from rope_table, or null: no rotation
+  int32_t rotary;             // elements of a head that rotate, even; pairs (i, i + rotary/2), the "half" convention
+                              // (weights in the interleaved one are permuted when packed)
   const float* q_norm;        // [head_dim] RMS norm of each head before rotation, or null
   const float* k_norm;
   float norm_eps;
@@ -93,13 +102,16 @@ struct AttentionArgs {
   const int32_t* context_len; // [S] tokens of the sequence after this step; its last query row is at context_len - 1
   const int32_t* block_table; // [S][block_stride]
   int64_t block_stride;
-  float* partials;            // [partial][q rows of the item][head_dim + 2], see attention_merge
+  float* partials;            // [partial row][head_dim + 2], see AttentionItem
 };
 
 // Attention reduces over spans of kSpan tokens at absolute positions 0, kSpan, ...; spans are folded in order.
 constexpr int32_t kAttentionSpan = 256;
 
 // One piece of attention: some query rows of one sequence against some spans, for all query heads of one kv head.
+// An item that does not cover all spans its rows can see leaves one partial row per (span, query, head of the group):
+// row `partial` + ((span - span_begin) * query_count + query) * group + head. Spans are never folded inside an item that
+// attention_merge folds again: the order of folding is what makes any cut give the same bits.
 struct AttentionItem {
   int32_t seq, kv_head;
   int32_t query_begin, query_count;  // rows relative to query_start[seq]
@@ -107,10 +119,11 @@ struct AttentionItem {
   int32_t partial;                   // -1: the item covers all its spans and writes `out`
 };
 
-// Folds partials first .. first+count-1 (consecutive spans of the same query rows) and writes `out`.
+// Folds `spans` consecutive spans of the same query rows, whose partial rows start at `first_partial`, in order, and
+// writes `out`.
 struct AttentionMerge {
   int32_t seq, kv_head, query_begin, query_count;
-  int32_t first_partial, count;
+  int32_t first_partial, spans;
 };
 
 // --------------------------------------------------------------------------------------------------------- sampling
@@ -162,12 +175,13 @@ struct KernelTable {
   void (*add)(const float* x, int64_t width, float* inout);
   void (*silu_mul)(const float* gate, const float* up, int64_t width, float* out);
   void (*gelu_tanh_mul)(const float* gate, const float* up, int64_t width, float* out);
+  void (*rope_table)(const RopeTableArgs& args, int32_t token_begin, int32_t token_end);
   void (*rope_store)(const RopeStoreArgs& args, int32_t token_begin, int32_t token_end);
 
   // attention.cpp
   void (*attention)(const AttentionArgs& args, const AttentionItem& item, uint8_t* scratch);
   void (*attention_merge)(const AttentionArgs& args, const AttentionMerge& merge);
-  int64_t (*attention_scratch_bytes)(const KvLayout& kv, int32_t q_heads);  // per thread
+  int64_t (*attention_scratch_bytes)(const KvLayout& kv, int32_t q_heads);  // per thread, 64-byte aligned
 
   // linear.cpp
   int64_t (*packed_tile_bytes)(WeightFormat format, ActivationKind activation, int32_t k);

@@ -77,6 +77,30 @@ OCTAVO_INLINE f32x16 scale_pow2(f32x16 a, f32x16 n) {
 OCTAVO_INLINE f32x16 load_bf16(const uint16_t* p) {
   return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)), 16))};
 }
+// Raw bits of 16 lanes joined from 2 pieces of 8 or 4 pieces of 4.
+OCTAVO_INLINE f32x16 load_2x8(const float* a, const float* b) {
+  return {_mm512_insertf32x8(_mm512_castps256_ps512(_mm256_loadu_ps(a)), _mm256_loadu_ps(b), 1)};
+}
+OCTAVO_INLINE f32x16 load_4x4(const float* a, const float* b, const float* c, const float* d) {
+  __m256 low = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(a)), _mm_loadu_ps(b), 1);
+  __m256 high = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(c)), _mm_loadu_ps(d), 1);
+  return {_mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1)};
+}
+// A lane's 4 bytes as a pair of bf16: the first (low) and the second (high) as f32, or with the other one zeroed.
+OCTAVO_INLINE f32x16 bf16_first(f32x16 a) { return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(a.v), 16))}; }
+OCTAVO_INLINE f32x16 bf16_second(f32x16 a) {
+  return {_mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(a.v), _mm512_set1_epi32(int(0xffff0000u))))};
+}
+OCTAVO_INLINE f32x16 keep_first(f32x16 a) {
+  return {_mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(a.v), _mm512_set1_epi32(0xffff)))};
+}
+OCTAVO_INLINE f32x16 keep_second(f32x16 a) { return bf16_second(a); }
+#if defined(__AVX512BF16__)
+// c + the dot product of each lane's pair with `pair`, both bf16.
+OCTAVO_INLINE f32x16 dot_bf16(uint32_t pair, f32x16 b, f32x16 c) {
+  return {_mm512_dpbf16_ps(c.v, (__m512bh)_mm512_set1_epi32(int(pair)), (__m512bh)_mm512_castps_si512(b.v))};
+}
+#endif
 OCTAVO_INLINE f32x16 load_f16(const uint16_t* p) { return {_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p))}; }
 OCTAVO_INLINE void store_bf16(uint16_t* p, f32x16 a) {
 #if defined(__AVX512BF16__)
@@ -105,9 +129,11 @@ OCTAVO_INLINE __m256i lane_mask(int n) {
   return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 OCTAVO_INLINE f32x16 load_n(const float* p, int n) {
+  if (n >= 16) return load(p);
   return {_mm256_maskload_ps(p, lane_mask(n)), n > 8 ? _mm256_maskload_ps(p + 8, lane_mask(n - 8)) : _mm256_setzero_ps()};
 }
 OCTAVO_INLINE void store_n(float* p, f32x16 a, int n) {
+  if (n >= 16) return store(p, a);  // a masked store is slow on AMD
   _mm256_maskstore_ps(p, lane_mask(n), a.lo);
   if (n > 8) _mm256_maskstore_ps(p + 8, lane_mask(n - 8), a.hi);
 }
@@ -151,6 +177,20 @@ OCTAVO_INLINE __m256 bf16_256(const uint16_t* p) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p)), 16));
 }
 OCTAVO_INLINE f32x16 load_bf16(const uint16_t* p) { return {bf16_256(p), bf16_256(p + 8)}; }
+OCTAVO_INLINE f32x16 load_2x8(const float* a, const float* b) { return {_mm256_loadu_ps(a), _mm256_loadu_ps(b)}; }
+OCTAVO_INLINE f32x16 load_4x4(const float* a, const float* b, const float* c, const float* d) {
+  return {_mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(a)), _mm_loadu_ps(b), 1),
+          _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(c)), _mm_loadu_ps(d), 1)};
+}
+OCTAVO_INLINE __m256 shift_left_16(__m256 a) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(a), 16)); }
+OCTAVO_INLINE f32x16 bits_and(f32x16 a, int mask) {
+  __m256 m = _mm256_castsi256_ps(_mm256_set1_epi32(mask));
+  return {_mm256_and_ps(a.lo, m), _mm256_and_ps(a.hi, m)};
+}
+OCTAVO_INLINE f32x16 bf16_first(f32x16 a) { return {shift_left_16(a.lo), shift_left_16(a.hi)}; }
+OCTAVO_INLINE f32x16 bf16_second(f32x16 a) { return bits_and(a, int(0xffff0000u)); }
+OCTAVO_INLINE f32x16 keep_first(f32x16 a) { return bits_and(a, 0xffff); }
+OCTAVO_INLINE f32x16 keep_second(f32x16 a) { return bf16_second(a); }
 OCTAVO_INLINE f32x16 load_f16(const uint16_t* p) {
   return {_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)), _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)(p + 8)))};
 }
@@ -170,8 +210,16 @@ OCTAVO_INLINE f32x16 set1(float x) { return {f32v{} + x}; }
 OCTAVO_INLINE f32x16 zero() { return {f32v{}}; }
 OCTAVO_INLINE f32x16 load(const float* p) { f32x16 r; memcpy(&r.v, p, 64); return r; }
 OCTAVO_INLINE void store(float* p, f32x16 a) { memcpy(p, &a.v, 64); }
-OCTAVO_INLINE f32x16 load_n(const float* p, int n) { f32x16 r = zero(); for (int i = 0; i < n && i < 16; i++) r.v[i] = p[i]; return r; }
-OCTAVO_INLINE void store_n(float* p, f32x16 a, int n) { for (int i = 0; i < n && i < 16; i++) p[i] = a.v[i]; }
+OCTAVO_INLINE f32x16 load_n(const float* p, int n) {
+  if (n >= 16) return load(p);
+  f32x16 r = zero();
+  for (int i = 0; i < n; i++) r.v[i] = p[i];
+  return r;
+}
+OCTAVO_INLINE void store_n(float* p, f32x16 a, int n) {
+  if (n >= 16) return store(p, a);
+  for (int i = 0; i < n; i++) p[i] = a.v[i];
+}
 OCTAVO_INLINE f32x16 select_n(f32x16 a, f32x16 b, int n) { for (int i = 0; i < n && i < 16; i++) b.v[i] = a.v[i]; return b; }
 OCTAVO_INLINE f32x16 add(f32x16 a, f32x16 b) { return {a.v + b.v}; }
 OCTAVO_INLINE f32x16 sub(f32x16 a, f32x16 b) { return {a.v - b.v}; }
@@ -199,6 +247,24 @@ OCTAVO_INLINE f32x16 scale_pow2(f32x16 a, f32x16 n) {
   return {a.v * (f32v)e};
 }
 OCTAVO_INLINE f32x16 load_bf16(const uint16_t* p) { f32x16 r; for (int i = 0; i < 16; i++) r.v[i] = bf16_to_f32(p[i]); return r; }
+OCTAVO_INLINE f32x16 load_2x8(const float* a, const float* b) {
+  f32x16 r;
+  memcpy(&r.v, a, 32);
+  memcpy((uint8_t*)&r.v + 32, b, 32);
+  return r;
+}
+OCTAVO_INLINE f32x16 load_4x4(const float* a, const float* b, const float* c, const float* d) {
+  f32x16 r;
+  memcpy(&r.v, a, 16);
+  memcpy((uint8_t*)&r.v + 16, b, 16);
+  memcpy((uint8_t*)&r.v + 32, c, 16);
+  memcpy((uint8_t*)&r.v + 48, d, 16);
+  return r;
+}
+OCTAVO_INLINE f32x16 bf16_first(f32x16 a) { return {(f32v)((i32v)a.v << 16)}; }
+OCTAVO_INLINE f32x16 bf16_second(f32x16 a) { return {(f32v)((i32v)a.v & int32_t(0xffff0000u))}; }
+OCTAVO_INLINE f32x16 keep_first(f32x16 a) { return {(f32v)((i32v)a.v & 0xffff)}; }
+OCTAVO_INLINE f32x16 keep_second(f32x16 a) { return bf16_second(a); }
 OCTAVO_INLINE f32x16 load_f16(const uint16_t* p) { f32x16 r; for (int i = 0; i < 16; i++) r.v[i] = f16_to_f32(p[i]); return r; }
 OCTAVO_INLINE void store_bf16(uint16_t* p, f32x16 a) { for (int i = 0; i < 16; i++) p[i] = f32_to_bf16(a.v[i]); }
 
@@ -242,6 +308,31 @@ OCTAVO_INLINE f32x16 exp(f32x16 a) {
           _mm256_and_ps(y.hi, _mm256_cmp_ps(a.hi, _mm256_set1_ps(-87.3f), _CMP_GE_OQ))};
 #else
   return {a.v >= -87.3f ? y.v : f32v{}};
+#endif
+}
+
+// 2^a for a <= 127. Minimax polynomial of degree 6 in the fraction (relative error 2e-9 before rounding: within 1 ulp);
+// below -126 the result is 0, so that 2^-inf is exactly 0. NaN gives NaN.
+OCTAVO_INLINE f32x16 exp2(f32x16 a) {
+  f32x16 n = round_even(max(set1(-126.0f), a));  // operands this way round keep a NaN
+  f32x16 r = sub(max(set1(-126.0f), a), n);
+  f32x16 p = set1(1.53458121e-4f);
+  p = fma(p, r, set1(1.33999312e-3f));
+  p = fma(p, r, set1(9.61848896e-3f));
+  p = fma(p, r, set1(5.55032878e-2f));
+  p = fma(p, r, set1(2.40226469e-1f));
+  p = fma(p, r, set1(6.93147206e-1f));
+  p = fma(p, r, set1(1.0f));
+#if defined(__AVX512F__)
+  __m512 y = _mm512_scalef_ps(p.v, n.v);
+  return {_mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(a.v, _mm512_set1_ps(-126.0f), _CMP_LT_OQ), _mm512_setzero_ps())};
+#elif defined(__AVX2__)
+  f32x16 y = scale_pow2(p, n);
+  return {_mm256_andnot_ps(_mm256_cmp_ps(a.lo, _mm256_set1_ps(-126.0f), _CMP_LT_OQ), y.lo),
+          _mm256_andnot_ps(_mm256_cmp_ps(a.hi, _mm256_set1_ps(-126.0f), _CMP_LT_OQ), y.hi)};
+#else
+  f32x16 y = scale_pow2(p, n);
+  return {a.v < -126.0f ? f32v{} : y.v};
 #endif
 }
 

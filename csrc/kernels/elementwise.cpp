@@ -1,34 +1,52 @@
 // Row-wise ops: norms, gated activations, rotary embedding and the store of K and V into pages.
 #include "../levels.h"
 #include "../simd.h"
+#include "rms_norm.h"
+#include "rope.h"
 
 namespace octavo {
 namespace OCTAVO_LEVEL {
 namespace {
 
-// out = x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich 2019). The sum runs in 16 lanes over ascending columns.
-void rms_norm(const float* x, const float* weight, float eps, int64_t width, float* out) {
-  f32x16 sum = zero();
-  int64_t i = 0;
-  for (; i + 16 <= width; i += 16) {
-    f32x16 a = load(x + i);
-    sum = fma(a, a, sum);
+void add_rows(const float* x, int64_t width, float* inout) {
+  for (int64_t i = 0; i < width; i += kLanes) {
+    int n = int(min_i64(kLanes, width - i));
+    store_n(inout + i, add(load_n(inout + i, n), load_n(x + i, n)), n);
   }
-  if (i < width) {
-    f32x16 a = load_n(x + i, int(width - i));
-    sum = fma(a, a, sum);
+}
+
+// out = gate * sigmoid(gate) * up.
+void silu_mul(const float* gate, const float* up, int64_t width, float* out) {
+  for (int64_t i = 0; i < width; i += kLanes) {
+    int n = int(min_i64(kLanes, width - i));
+    f32x16 g = load_n(gate + i, n);
+    f32x16 active = div(g, add(set1(1.0f), exp(sub(zero(), g))));
+    store_n(out + i, mul(active, load_n(up + i, n)), n);
   }
-  f32x16 scale = set1(1.0f / __builtin_sqrtf(reduce_add(sum) / float(width) + eps));
-  for (i = 0; i + 16 <= width; i += 16) store(out + i, mul(mul(load(x + i), scale), load(weight + i)));
-  if (i < width) {
-    int n = int(width - i);
-    store_n(out + i, mul(mul(load_n(x + i, n), scale), load_n(weight + i, n)), n);
+}
+
+// out = gelu(gate) * up with the tanh form of gelu (Hendrycks and Gimpel 2016):
+// g/2 * (1 + tanh(u)) = g / (1 + e^-2u), u = sqrt(2/pi) * (g + 0.044715 g^3).
+void gelu_tanh_mul(const float* gate, const float* up, int64_t width, float* out) {
+  for (int64_t i = 0; i < width; i += kLanes) {
+    int n = int(min_i64(kLanes, width - i));
+    f32x16 g = load_n(gate + i, n);
+    f32x16 minus_2u = mul(mul(g, set1(-1.5957691216057308f)), fma(mul(g, g), set1(0.044715f), set1(1.0f)));
+    f32x16 active = div(g, add(set1(1.0f), exp(minus_2u)));
+    store_n(out + i, mul(active, load_n(up + i, n)), n);
   }
 }
 
 }  // namespace
 
-void fill_elementwise(KernelTable* table) { table->rms_norm = rms_norm; }
+void fill_elementwise(KernelTable* table) {
+  table->rms_norm = rms_norm;
+  table->add = add_rows;
+  table->silu_mul = silu_mul;
+  table->gelu_tanh_mul = gelu_tanh_mul;
+  table->rope_table = rope_table;
+  table->rope_store = rope_store;
+}
 
 }  // namespace OCTAVO_LEVEL
 }  // namespace octavo

@@ -1,0 +1,42 @@
+// How one step's attention is cut into items for the threads. Level independent; the cut never shows in the results
+// (kernels.h, AttentionItem), so it may follow the number of threads freely.
+#pragma once
+#include <vector>
+
+#include "kernels.h"
+
+namespace octavo {
+
+// The items of one step for all layers of one shape. Vectors are reused from step to step.
+class AttentionPlan {
+ public:
+  // `window` as in AttentionArgs. `max_partial_rows` bounds the partial buffer, [max_partial_rows][head_dim + 2] floats:
+  // where it is used up, items stay whole.
+  AttentionPlan(int32_t q_heads, int32_t kv_heads, int32_t window, int threads, int64_t max_partial_rows);
+
+  // query_start [seqs + 1], context_len [seqs] as in AttentionArgs.
+  void build(const int32_t* query_start, const int32_t* context_len, int32_t seqs);
+
+  // To be claimed in this order (largest first). When all are done, the merges may run, in any order.
+  const std::vector<AttentionItem>& items() const { return items_; }
+  const std::vector<AttentionMerge>& merges() const { return merges_; }
+  // Partial rows used by this step, at most max_partial_rows.
+  int64_t partial_rows() const { return partial_rows_; }
+
+ private:
+  struct Tile {
+    AttentionItem item;
+    int64_t cost;
+  };
+  void add_tiles(int32_t seq, int32_t queries, int32_t context_len);
+  void cut(const Tile& tile, int64_t cost_limit);
+
+  int32_t group_, kv_heads_, window_;
+  int threads_;
+  int64_t max_partial_rows_, partial_rows_ = 0, total_cost_ = 0;
+  std::vector<Tile> tiles_;
+  std::vector<AttentionItem> items_;
+  std::vector<AttentionMerge> merges_;
+};
+
+}  // namespace octavo

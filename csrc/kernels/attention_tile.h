@@ -1,0 +1,106 @@
+// The two matrix products of attention for a block of query rows and one span, blocked for registers. Each lane of each
+// accumulator is one chain over ascending head_dim (scores) or ascending tokens (values), so the shape of the block
+// never shows in the result.
+#pragma once
+#include "attention_kv.h"
+
+namespace octavo {
+namespace OCTAVO_LEVEL {
+namespace {
+
+// Accumulators: kBlockRows x kBlockColumns vectors of 16, out of 32 zmm, 8 pairs of ymm or 4 quadruples of xmm.
+#if defined(__AVX512F__)
+constexpr int kBlockRows = 6, kBlockColumns = 4;
+#elif defined(__AVX2__)
+constexpr int kBlockRows = 3, kBlockColumns = 2;
+#else
+constexpr int kBlockRows = 2, kBlockColumns = 1;
+#endif
+
+// Query rows that go through a span together; operands, scores and weights of a row are this far apart.
+constexpr int kRowsTogether = 2 * kBlockRows;
+
+// Raw scores of chunks [chunk, chunk + kColumns) for kRows rows.
+template <class Kv, int kPieces, int kRows, int kColumns>
+void score_block(const SpanPages& pages, int chunk, int head_dim, const typename Kv::Operand* q, float* scores) {
+  f32x16 sum[kRows][kColumns];
+  for (int r = 0; r < kRows; r++)
+    for (int c = 0; c < kColumns; c++) sum[r][c] = zero();
+  int64_t offset = 0;
+  for (int d = 0; d < head_dim; d += Kv::kPack, offset += pages.key_stride)
+    for (int c = 0; c < kColumns; c++) {
+      typename Kv::Lanes keys = Kv::expand(load_keys<kPieces>(pages, chunk + c, offset));
+      for (int r = 0; r < kRows; r++) sum[r][c] = Kv::multiply_add(q + r * kMaxHeadDim + d, keys, sum[r][c]);
+    }
+  for (int r = 0; r < kRows; r++)
+    for (int c = 0; c < kColumns; c++) store(scores + r * kSpan + (chunk + c) * kLanes, sum[r][c]);
+}
+
+// values[row] += sum over units [begin, end) of weight * V, columns [0, 16 * kColumns) of head_dim from `column` on.
+template <class Kv, int kRows, int kColumns>
+void value_block(const SpanPages& pages, int begin, int end, int column, const typename Kv::Operand* weights,
+                 float* values) {
+  f32x16 sum[kRows][kColumns];
+  for (int r = 0; r < kRows; r++)
+    for (int c = 0; c < kColumns; c++) sum[r][c] = load(values + r * kMaxHeadDim + column + c * kLanes);
+  for (int unit = begin; unit < end; unit++) {
+    const float* row = (const float*)pages.value_unit[unit] + column;
+    for (int c = 0; c < kColumns; c++) {
+      typename Kv::Lanes v = Kv::expand(load(row + c * kLanes));
+      for (int r = 0; r < kRows; r++)
+        sum[r][c] = Kv::multiply_add(weights + r * kSpan + unit * Kv::kPack, v, sum[r][c]);
+    }
+  }
+  for (int r = 0; r < kRows; r++)
+    for (int c = 0; c < kColumns; c++) store(values + r * kMaxHeadDim + column + c * kLanes, sum[r][c]);
+}
+
+// Units [begin, end) for one row; of a pair that the row sees half of, the hidden half is zeroed: it may be a slot that
+// nobody has written, and 0 * NaN is NaN.
+template <class Kv>
+void value_edge(const SpanPages& pages, int begin, int end, int token_begin, int token_end, int head_dim,
+                const typename Kv::Operand* weights, float* values) {
+  for (int unit = begin; unit < end; unit++) {
+    bool first_hidden = unit * Kv::kPack < token_begin, last_hidden = (unit + 1) * Kv::kPack > token_end;
+    const float* row = (const float*)pages.value_unit[unit];
+    for (int d = 0; d < head_dim; d += kLanes) {
+      f32x16 raw = load(row + d);
+      if (first_hidden) raw = keep_second(raw);
+      if (last_hidden) raw = keep_first(raw);
+      store(values + d, Kv::multiply_add(weights + unit * Kv::kPack, Kv::expand(raw), load(values + d)));
+    }
+  }
+}
+
+template <class Kv, int kPieces, int kRows>
+void score_rows(const SpanPages& pages, int first_chunk, int last_chunk, int head_dim, const typename Kv::Operand* q,
+                float* scores) {
+  int chunk = first_chunk;
+  for (; chunk + kBlockColumns <= last_chunk + 1; chunk += kBlockColumns)
+    score_block<Kv, kPieces, kRows, kBlockColumns>(pages, chunk, head_dim, q, scores);
+  for (; chunk <= last_chunk; chunk++) score_block<Kv, kPieces, kRows, 1>(pages, chunk, head_dim, q, scores);
+}
+
+template <class Kv, int kRows>
+void value_rows(const SpanPages& pages, int begin, int end, int head_dim, const typename Kv::Operand* weights,
+                float* values) {
+  int column = 0;
+  for (; column + kBlockColumns * kLanes <= head_dim; column += kBlockColumns * kLanes)
+    value_block<Kv, kRows, kBlockColumns>(pages, begin, end, column, weights, values);
+  for (; column < head_dim; column += kLanes) value_block<Kv, kRows, 1>(pages, begin, end, column, weights, values);
+}
+
+// Calls `body.template operator()<n>(first)` for blocks of n <= kMax rows that cover `rows`.
+template <int kMax, class Body>
+OCTAVO_INLINE void for_row_blocks(int rows, const Body& body) {
+  int row = 0;
+  for (; row + kMax <= rows; row += kMax) body.template operator()<kMax>(row);
+  if constexpr (kMax > 1) {
+    if (row == rows) return;
+    for_row_blocks<kMax - 1>(rows - row, [&]<int n>(int first) { body.template operator()<n>(row + first); });
+  }
+}
+
+}  // namespace
+}  // namespace OCTAVO_LEVEL
+}  // namespace octavo

@@ -1,0 +1,147 @@
+// A batch of sequences with random K and V in scattered pages of a poisoned pool, for tests and benchmarks of attention.
+#pragma once
+#include <math.h>
+#include <string.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "../attention_plan.h"
+#include "expect.h"
+
+namespace octavo {
+
+struct Shape {
+  KvType type = KvType::bf16;
+  int page_size = 16, group = 3, kv_heads = 2, head_dim = 64, window = 0;
+  float softcap = 0;
+  bool sinks = false;
+};
+
+struct Sequence {
+  int context, queries;
+  uint64_t seed;  // of its contents: the same sequence in another batch has the same K, V and q
+};
+
+inline uint16_t to_bf16(float f) {
+  uint32_t u;
+  memcpy(&u, &f, 4);
+  return uint16_t((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+}
+inline float from_bf16(uint16_t h) {
+  uint32_t u = uint32_t(h) << 16;
+  float f;
+  memcpy(&f, &u, 4);
+  return f;
+}
+
+// Value `which` (0: K, 1: V, 2: q) of one element, as stored.
+inline float element(uint64_t seed, int which, int token, int head, int d) {
+  Random random(((((seed * 3 + which) * 1000003 + token) * 257 + head) * 1009) + d);
+  random.bits();
+  return random.uniform() * (which == 2 ? 4.0f : 1.0f);
+}
+
+struct World {
+  Shape shape;
+  std::vector<Sequence> sequences;
+  std::vector<int32_t> query_start{0}, context_len, block_table;
+  std::vector<float> q, out, sinks, partials;
+  std::unique_ptr<uint8_t[]> pool;
+  AttentionArgs args{};
+  int q_width;
+
+  World(const Shape& s, std::vector<Sequence> seqs, uint64_t page_order = 1) : shape(s), sequences(std::move(seqs)) {
+    q_width = s.group * s.kv_heads * s.head_dim;
+    int blocks = 0, pages = 0;
+    for (const Sequence& sequence : sequences) {
+      int used = (sequence.context + s.page_size - 1) / s.page_size;
+      blocks = std::max(blocks, used);
+      pages += used;
+      query_start.push_back(query_start.back() + sequence.queries);
+      context_len.push_back(sequence.context);
+    }
+    int element_bytes = s.type == KvType::f32 ? 4 : 2, layers = 2;
+    KvLayout& kv = args.kv;
+    kv = {s.type, s.page_size, s.kv_heads, s.head_dim, 0, 0, nullptr};
+    kv.layer_bytes = int64_t(2) * s.kv_heads * s.head_dim * s.page_size * element_bytes;
+    kv.page_bytes = kv.layer_bytes * layers;
+    pool.reset(new uint8_t[size_t(pages) * kv.page_bytes]);
+    memset(pool.get(), 0xff, size_t(pages) * kv.page_bytes);  // NaN in either type
+    kv.base = pool.get();
+
+    std::vector<int32_t> order(pages);
+    for (int i = 0; i < pages; i++) order[i] = i;
+    Random random(page_order);
+    for (int i = pages - 1; i > 0; i--) std::swap(order[i], order[random.below(i + 1)]);
+    block_table.assign(sequences.size() * blocks, -1);
+    int next = 0;
+    for (size_t i = 0; i < sequences.size(); i++) {
+      const Sequence& sequence = sequences[i];
+      int first_seen = s.window ? std::max(0, sequence.context - sequence.queries - s.window + 1) : 0;
+      for (int block = 0; block * s.page_size < sequence.context; block++) {
+        if ((block + 1) * s.page_size <= first_seen) continue;  // behind the window: freed
+        block_table[i * blocks + block] = order[next++];
+      }
+      for (int token = first_seen; token < sequence.context; token++) put_token(int(i), blocks, token);
+      for (int query = 0; query < sequence.queries; query++)
+        for (int h = 0; h < s.group * s.kv_heads; h++)
+          for (int d = 0; d < s.head_dim; d++)
+            q.push_back(element(sequence.seed, 2, sequence.context - sequence.queries + query, h, d));
+    }
+    out.assign(q.size(), NAN);
+    for (int h = 0; h < s.group * s.kv_heads; h++) sinks.push_back(0.7f * float(h % 5) - 1.0f);
+    args.layer = 1;
+    args.q_heads = s.group * s.kv_heads;
+    args.scale = 1.0f / sqrtf(float(s.head_dim));
+    args.softcap = s.softcap;
+    args.window = s.window;
+    args.sinks = s.sinks ? sinks.data() : nullptr;
+    args.q = q.data();
+    args.out = out.data();
+    args.q_stride = args.out_stride = q_width;
+    args.query_start = query_start.data();
+    args.context_len = context_len.data();
+    args.block_table = block_table.data();
+    args.block_stride = blocks;
+  }
+
+  // Writes by the layout that kernels.h states, independently of rope_store.
+  void put_token(int seq, int blocks, int token) {
+    const KvLayout& kv = args.kv;
+    int ps = kv.page_size, hd = kv.head_dim, slot = token % ps;
+    uint8_t* layer = kv.base + block_table[seq * blocks + token / ps] * kv.page_bytes + 1 * kv.layer_bytes;
+    for (int which = 0; which < 2; which++)
+      for (int h = 0; h < kv.kv_heads; h++)
+        for (int d = 0; d < hd; d++) {
+          float value = element(sequences[seq].seed, which, token, h, d);
+          int64_t plane = int64_t(which * kv.kv_heads + h) * hd * ps;
+          int64_t f32_at = which == 0 ? int64_t(d) * ps + slot : int64_t(slot) * hd + d;
+          int64_t bf16_at = which == 0 ? (int64_t(d / 2) * ps + slot) * 2 + d % 2 : (int64_t(slot / 2) * hd + d) * 2 + slot % 2;
+          if (kv.type == KvType::f32) ((float*)layer)[plane + f32_at] = value;
+          else ((uint16_t*)layer)[plane + bf16_at] = to_bf16(value);
+        }
+  }
+
+  void run(const KernelTable& level, const std::vector<AttentionItem>& items, const std::vector<AttentionMerge>& merges,
+           int64_t partial_rows) {
+    std::fill(out.begin(), out.end(), NAN);
+    partials.assign(size_t(partial_rows) * (shape.head_dim + 2), NAN);
+    args.partials = partials.data();
+    int64_t bytes = level.attention_scratch_bytes(args.kv, args.q_heads);
+    std::unique_ptr<uint8_t, void (*)(void*)> scratch((uint8_t*)aligned_alloc(64, size_t(bytes + 63) / 64 * 64), free);
+    memset(scratch.get(), 0xff, size_t(bytes));
+    for (const AttentionItem& item : items) level.attention(args, item, scratch.get());
+    for (const AttentionMerge& merge : merges) level.attention_merge(args, merge);
+  }
+
+  void run(const KernelTable& level, int threads = 1) {
+    AttentionPlan plan(args.q_heads, args.kv.kv_heads, shape.window, threads, 1 << 20);
+    plan.build(query_start.data(), context_len.data(), int32_t(sequences.size()));
+    run(level, plan.items(), plan.merges(), plan.partial_rows());
+  }
+
+  const float* out_row(int seq, int query) const { return out.data() + int64_t(query_start[seq] + query) * q_width; }
+};
+
+}  // namespace octavo
