@@ -51,7 +51,9 @@ class Backoff {
 }  // namespace
 
 ThreadPool::ThreadPool(int32_t threads) {
-  if (threads < 1) throw std::invalid_argument("threads is " + std::to_string(threads) + "; it must be at least 1");
+  if (threads < 1 || threads > kMaxThreads)
+    throw std::invalid_argument("threads is " + std::to_string(threads) + "; it must be from 1 to " +
+                                std::to_string(kMaxThreads));
   slots_ = std::make_unique<Slot[]>(kSlots + 1);
   try {
     for (int32_t i = 1; i < threads; i++) workers_.emplace_back(&ThreadPool::worker, this, i);

@@ -23,12 +23,14 @@ struct StageTime {
   int64_t total_ns, wait_ns;
 };
 
+constexpr int32_t kMaxThreads = 1024;
+
 class ThreadPool {
  public:
   static constexpr int32_t kMaxItems = 65535;
 
-  // The calling thread counts as one: `threads - 1` are started. Throws std::invalid_argument if threads < 1 and
-  // std::system_error if the system refuses a thread.
+  // The calling thread counts as one: `threads - 1` are started. Throws std::invalid_argument unless threads is 1 to
+  // kMaxThreads, and std::system_error if the system refuses a thread.
   explicit ThreadPool(int32_t threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;

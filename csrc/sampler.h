@@ -7,12 +7,14 @@
 
 namespace octavo {
 
+constexpr int32_t kMaxLogprobs = 20;  // most likely tokens that a row can report
+
 // Sampling of one slot; see SampleParams. `eos_ids` are banned until `min_tokens` tokens have been drawn.
 struct SlotSettings {
   SampleParams params;
   int32_t min_tokens = 0;
   std::vector<int32_t> eos_ids;
-  std::vector<int32_t> bias_ids;  // ascending, no duplicates
+  std::vector<int32_t> bias_ids;  // no duplicates
   std::vector<float> bias_values;
 };
 
@@ -23,7 +25,8 @@ class Sampler {
   int32_t slots() const { return int32_t(slots_.size()); }
   int32_t vocab() const { return vocab_; }
 
-  // `tokens` [count] are all the sequence has so far; the first `prompt_len` are its prompt.
+  // `tokens` [count] are all the sequence has so far; the first `prompt_len` are its prompt. Throws
+  // std::invalid_argument if the slot, an id or a parameter is out of its limits.
   void set(int32_t slot, SlotSettings settings, const int32_t* tokens, int32_t count, int32_t prompt_len);
   bool is_set(int32_t slot) const { return slots_[size_t(slot)].is_set; }
   int32_t logprobs(int32_t slot) const { return slots_[size_t(slot)].settings.params.logprobs; }

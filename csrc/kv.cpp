@@ -1,0 +1,45 @@
+#include "kv.h"
+
+#include <cstring>
+#include <stdexcept>
+#include <string>
+
+namespace octavo {
+namespace {
+
+void require(bool holds, const std::string& what) {
+  if (!holds) throw std::invalid_argument(what);
+}
+
+KvLayout layout_for(KvType type, int32_t num_pages, int32_t layers, int32_t page_size, int32_t kv_heads,
+                    int32_t head_dim) {
+  require(page_size == 4 || page_size == 8 || page_size == 16 || page_size == 32,
+          "page_size is " + std::to_string(page_size) + "; it must be 4, 8, 16 or 32");
+  require(head_dim > 0 && head_dim <= 256 && head_dim % 16 == 0,
+          "head_dim is " + std::to_string(head_dim) + "; it must be a multiple of 16 up to 256");
+  require(num_pages > 0 && layers > 0 && kv_heads > 0, "num_pages, layers and kv_heads must be positive");
+  int64_t element_bytes = type == KvType::f32 ? 4 : 2;
+  int64_t layer_bytes = 2 * int64_t(kv_heads) * head_dim * page_size * element_bytes;
+  return {type, page_size, kv_heads, head_dim, layer_bytes * layers, layer_bytes, nullptr};
+}
+
+}  // namespace
+
+KvMemory::KvMemory(KvType type, int32_t num_pages, int32_t layers, int32_t page_size, int32_t kv_heads,
+                   int32_t head_dim)
+    : num_pages_(num_pages), layers_(layers),
+      layout_(layout_for(type, num_pages, layers, page_size, kv_heads, head_dim)),
+      memory_(layout_.page_bytes * num_pages) {
+  layout_.base = memory_.data();
+}
+
+void KvMemory::copy_page(int32_t source, int32_t target) {
+  for (int32_t page : {source, target})
+    require(page >= 0 && page < num_pages_, "page " + std::to_string(page) + " can't be copied; pages are 0 to " +
+                                                std::to_string(num_pages_ - 1));
+  if (source == target) return;
+  std::memcpy(layout_.base + target * layout_.page_bytes, layout_.base + source * layout_.page_bytes,
+              size_t(layout_.page_bytes));
+}
+
+}  // namespace octavo

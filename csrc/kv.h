@@ -1,0 +1,29 @@
+// The KV page pool's memory.
+#pragma once
+#include "kernels.h"
+#include "memory.h"
+
+namespace octavo {
+
+// Page-major: [page][layer][K|V][kv head][plane] (kernels.h, KvLayout). Zero until written, and not backed by memory
+// until touched.
+class KvMemory {
+ public:
+  // Throws std::invalid_argument if the kernels can't read such a layout.
+  KvMemory(KvType type, int32_t num_pages, int32_t layers, int32_t page_size, int32_t kv_heads, int32_t head_dim);
+
+  const KvLayout& layout() const { return layout_; }
+  int32_t num_pages() const { return num_pages_; }
+  int32_t layers() const { return layers_; }
+  // Throws std::invalid_argument if a page is outside the pool.
+  void copy_page(int32_t source, int32_t target);
+  void fault_in(int64_t begin, int64_t end) const { memory_.fault_in(begin, end); }
+  int64_t bytes() const { return memory_.bytes(); }
+
+ private:
+  int32_t num_pages_, layers_;
+  KvLayout layout_;
+  Mapping memory_;
+};
+
+}  // namespace octavo

@@ -1,0 +1,77 @@
+#include "op_head.h"
+
+#include <cmath>
+#include <cstring>
+
+namespace octavo {
+namespace {
+
+constexpr double kNormNs = 0.4;  // per element, for the cut only
+
+}  // namespace
+
+HeadOp::HeadOp(const KernelTable& kernels, int32_t threads, const Args& args, const Sampler& sampler)
+    : kernels_(kernels), threads_(threads), args_(args), sampler_(sampler) {}
+
+void HeadOp::stage(const Step& step, StageList& out) {
+  step_ = step;
+  cut_ = RowCut(step.outputs, kNormNs * args_.x.width, threads_);
+  out.add(OpKind::rows, stage_of(this, cut_.items()));
+  blocks_.clear();
+  for (int32_t begin = 0; begin < step.outputs; begin += kBlockRows) {
+    int32_t rows = std::min(kBlockRows, step.outputs - begin);
+    PreparedRows input = args_.prepared;
+    input.rows = rows;
+    input.data += begin * input.row_bytes;
+    LinearArgs linear = {&args_.weight, input, nullptr, args_.logits.data, args_.logits.stride, false};
+    blocks_.push_back({this, begin, rows, LinearCut({args_.weight}, input, rows, threads_), linear});
+  }
+  for (Block& block : blocks_) {
+    out.add(OpKind::head, {[](void* b, int32_t item, int32_t) noexcept {
+                             static_cast<Block*>(b)->head->multiply(*static_cast<Block*>(b), item);
+                           }, &block, block.cut.items()});
+    out.add(OpKind::sample, {[](void* b, int32_t item, int32_t thread) noexcept {
+                               static_cast<Block*>(b)->head->draw(*static_cast<Block*>(b), item, thread);
+                             }, &block, block.rows});
+  }
+}
+
+void HeadOp::item(int32_t item, int32_t thread) noexcept {
+  float* normed = args_.norm_scratch.row(thread);
+  for (int32_t r = cut_.begin(item); r < cut_.end(item); r++) {
+    kernels_.rms_norm(args_.x.row(step_.output_rows[r]), args_.norm, args_.eps, args_.x.width, normed);
+    kernels_.prepare_row(args_.prepared.kind, normed, args_.prepared.k,
+                         const_cast<uint8_t*>(args_.prepared.data) + r * args_.prepared.row_bytes);
+  }
+}
+
+void HeadOp::multiply(const Block& block, int32_t item) const noexcept {
+  LinearCut::Piece p = block.cut.piece(item);
+  kernels_.linear(block.args, p.tile_begin, p.tile_end, p.row_begin, p.row_end);
+}
+
+void HeadOp::finish_logits(float* logits) const noexcept {
+  if (args_.scale == 1.0f && args_.softcap == 0.0f) return;
+  for (int32_t i = 0; i < args_.weight.n; i++) {
+    logits[i] *= args_.scale;
+    if (args_.softcap != 0.0f) logits[i] = args_.softcap * std::tanh(logits[i] / args_.softcap);
+  }
+}
+
+void HeadOp::draw(const Block& block, int32_t item, int32_t thread) const noexcept {
+  int32_t r = block.begin + item, vocab = args_.weight.n;
+  float* logits = args_.logits.row(item);
+  finish_logits(logits);
+  if (results_.logits)
+    std::memcpy(results_.logits + int64_t(r) * vocab, logits, sizeof(float) * size_t(vocab));
+  uint64_t position = uint64_t(step_.positions[step_.output_rows[r]]) + 1;
+  SampleOut out{};
+  out.top_ids = results_.top_ids + r * results_.top_stride;
+  out.top_logprobs = results_.top_logprobs + r * results_.top_stride;
+  kernels_.sample(logits, vocab, sampler_.row(step_.output_slots[r], position),
+                  args_.sample_scratch + thread * args_.sample_scratch_stride, &out);
+  results_.tokens[r] = out.token;
+  if (sampler_.logprobs(step_.output_slots[r]) >= 0) results_.logprobs[r] = out.logprob;
+}
+
+}  // namespace octavo

@@ -1,0 +1,79 @@
+#include "op_linear.h"
+
+#include <utility>
+
+namespace octavo {
+namespace {
+
+constexpr int32_t kColumns = 16;
+
+// Prepared rows of one block stay in a core's second-level cache while the tiles pass by.
+constexpr int64_t kRowBlockBytes = 256 << 10;
+
+// What one core does in a nanosecond: bytes of weights from memory, and multiply-adds by kind of activation (f32, bf16,
+// int8). Only the cut follows from these.
+constexpr double kBytesPerNs = 16.0;
+constexpr double kMacsPerNs[] = {50.0, 100.0, 200.0};
+
+double tile_ns(const PackedWeight& weight, ActivationKind kind, int32_t rows) {
+  double arithmetic = double(rows) * kColumns * weight.k / kMacsPerNs[int(kind)];
+  return std::max(double(weight.tile_bytes) / kBytesPerNs, arithmetic);
+}
+
+int32_t ceil_div(int64_t a, int64_t b) { return int32_t((a + b - 1) / b); }
+
+}  // namespace
+
+LinearCut::LinearCut(const std::vector<PackedWeight>& weights, const PreparedRows& input, int32_t rows, int32_t threads)
+    : rows_(rows) {
+  if (rows == 0) return;
+  int32_t most = int32_t(std::max<int64_t>(kRowBlockBytes / input.row_bytes / 16 * 16, 16));
+  blocks_ = ceil_div(rows, most);
+  row_block_ = std::min(rows, ceil_div(ceil_div(rows, blocks_), 16) * 16);
+  blocks_ = ceil_div(rows, row_block_);
+  double total = 0.0;
+  for (const PackedWeight& weight : weights)
+    total += blocks_ * ceil_div(weight.n, kColumns) * tile_ns(weight, input.kind, row_block_);
+  // Twice the length until the items can be counted.
+  for (double wanted = item_ns(total, threads);; wanted *= 2.0) {
+    matrices_.clear();
+    int64_t items = 0;
+    for (const PackedWeight& weight : weights) {
+      int32_t tiles = ceil_div(weight.n, kColumns);
+      int32_t per_item = int32_t(std::clamp(wanted / tile_ns(weight, input.kind, row_block_), 1.0, double(tiles)));
+      matrices_.push_back({tiles, per_item, ceil_div(tiles, per_item)});
+      items += matrices_.back().items;
+    }
+    items_per_block_ = int32_t(items);
+    if (items * blocks_ <= ThreadPool::kMaxItems) return;
+  }
+}
+
+LinearCut::Piece LinearCut::piece(int32_t item) const {
+  int32_t block = item / items_per_block_, index = item % items_per_block_, m = 0;
+  while (index >= matrices_[size_t(m)].items) index -= matrices_[size_t(m++)].items;
+  const Matrix& matrix = matrices_[size_t(m)];
+  int32_t tile = index * matrix.tiles_per_item, row = block * row_block_;
+  return {m, tile, std::min(matrix.tiles, tile + matrix.tiles_per_item), row, std::min(rows_, row + row_block_)};
+}
+
+LinearOp::LinearOp(const KernelTable& kernels, int32_t threads, PreparedRows input, std::vector<Projection> projections,
+                   bool accumulate)
+    : kernels_(kernels), threads_(threads), input_(input) {
+  for (const Projection& p : projections) weights_.push_back(p.weight);
+  for (size_t i = 0; i < projections.size(); i++)
+    args_.push_back({&weights_[i], input, projections[i].bias, projections[i].out.data, projections[i].out.stride,
+                     accumulate});
+}
+
+void LinearOp::stage(const Step& step, StageList& out) {
+  if (step.tokens_count != cut_.rows()) cut_ = LinearCut(weights_, input_, step.tokens_count, threads_);
+  out.add(OpKind::linear, stage_of(this, cut_.items()));
+}
+
+void LinearOp::item(int32_t item, int32_t) noexcept {
+  LinearCut::Piece p = cut_.piece(item);
+  kernels_.linear(args_[size_t(p.matrix)], p.tile_begin, p.tile_end, p.row_begin, p.row_end);
+}
+
+}  // namespace octavo

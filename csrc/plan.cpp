@@ -1,0 +1,316 @@
+#include "plan.h"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+
+#include "op_attention.h"
+
+namespace octavo {
+namespace {
+
+// Partial rows of attention that a plan has room for: with more, attention is cut less finely, not differently.
+constexpr int64_t kPartialRows = 16384;
+
+constexpr int64_t kRowAlign = 16;  // floats; a row starts at a cache line
+
+int64_t aligned(int64_t floats) { return (floats + kRowAlign - 1) / kRowAlign * kRowAlign; }
+
+void require(bool holds, const std::string& what) {
+  if (!holds) throw std::invalid_argument(what);
+}
+
+template <typename T>
+const T& at(const std::vector<T>& list, int32_t id, const char* what) {
+  require(id >= 0 && size_t(id) < list.size(), std::string("there is no ") + what + " " + std::to_string(id));
+  return list[size_t(id)];
+}
+
+void require_width(const char* what, int64_t actual, int64_t wanted) {
+  require(actual == wanted,
+          std::string(what) + " has width " + std::to_string(actual) + "; it must be " + std::to_string(wanted));
+}
+
+// `size` wide, one row a thread.
+template <typename T>
+T* per_thread(Arena& arena, int64_t stride, int32_t threads) {
+  return arena.take_array<T>(stride * threads);
+}
+
+struct PackJob {
+  const KernelTable* kernels;
+  PackedWeight weight;
+  uint8_t* tiles;
+  const uint8_t* rows;
+  int64_t row_bytes;
+  const int32_t* row_index;
+  int32_t count, per_item;
+
+  void item(int32_t item, int32_t) noexcept {
+    for (int32_t t = item * per_item; t < std::min(count, (item + 1) * per_item); t++)
+      kernels->pack_tile(weight.format, weight.activation, rows, row_bytes, row_index, weight.n, weight.k, t,
+                         tiles + t * weight.tile_bytes);
+  }
+};
+
+}  // namespace
+
+Plan::Plan(const KernelTable& kernels, std::shared_ptr<ThreadPool> pool, const PlanLimits& limits, const KvShape& kv)
+    : kernels_(kernels), pool_(std::move(pool)), limits_(limits), sampler_(limits.max_seqs, limits.vocab),
+      kv_(kv.type, limits.num_pages, kv.layers, limits.page_size, kv.kv_heads, kv.head_dim) {
+  require(limits.max_tokens > 0 && limits.max_seqs > 0 && limits.max_blocks > 0 && limits.vocab > 0,
+          "max_tokens, max_seqs, max_blocks and vocab must be positive");
+}
+
+// ------------------------------------------------------------------------------------------------------- recording
+
+int32_t Plan::add_rows(int32_t width) {
+  require(width > 0, "a row buffer's width is " + std::to_string(width) + "; it must be positive");
+  int64_t stride = aligned(width);
+  rows_.push_back({workspace_.take_array<float>(stride * limits_.max_tokens), width, stride});
+  if (stride > row_scratch_.stride)
+    row_scratch_ = {per_thread<float>(workspace_, stride, pool_->threads()), stride};
+  return int32_t(rows_.size()) - 1;
+}
+
+int32_t Plan::add_prepared(ActivationKind kind, int32_t k) {
+  require(k > 0, "prepared rows have " + std::to_string(k) + " elements; it must be positive");
+  int64_t row_bytes = kernels_.prepared_row_bytes(kind, k);
+  int32_t rows = std::max(limits_.max_tokens, limits_.max_seqs);
+  prepared_.push_back({kind, rows, k, row_bytes, workspace_.take(row_bytes * rows)});
+  return int32_t(prepared_.size()) - 1;
+}
+
+int32_t Plan::add_weight(WeightFormat format, ActivationKind activation, int32_t n, int32_t k, const uint8_t* rows,
+                         int64_t row_count, int64_t row_bytes, const int32_t* row_index) {
+  require(n > 0 && k > 0, "a weight's shape is " + std::to_string(n) + " x " + std::to_string(k));
+  int64_t tile_bytes = kernels_.packed_tile_bytes(format, activation, k);
+  require(tile_bytes > 0, "this weight format can't be multiplied in that activation type, or its width of " +
+                              std::to_string(k) + " does not divide into the format's blocks");
+  for (int32_t i = 0; i < n; i++) {
+    int64_t source = row_index ? row_index[i] : i;
+    require(source >= 0 && source < row_count, "output " + std::to_string(i) + " of a weight is its row " +
+                                                   std::to_string(source) + "; it has " + std::to_string(row_count));
+  }
+  int32_t tiles = (n + 15) / 16;
+  uint8_t* memory = weight_memory_.take(tile_bytes * tiles);
+  weights_.push_back({format, activation, n, k, tile_bytes, memory});
+  int32_t per_item = std::max<int32_t>((tiles + 63) / 64, 1);
+  PackJob job{&kernels_, weights_.back(), memory, rows, row_bytes, row_index, tiles, per_item};
+  Stage stage = stage_of(&job, (tiles + per_item - 1) / per_item);
+  pool_->run({&stage, 1});
+  return int32_t(weights_.size()) - 1;
+}
+
+int32_t Plan::add_vector(const float* values, int32_t count) {
+  require(count > 0, "a vector has no elements");
+  float* copy = weight_memory_.take_array<float>(count);
+  std::memcpy(copy, values, sizeof(float) * size_t(count));
+  vectors_.push_back({copy, count});
+  return int32_t(vectors_.size()) - 1;
+}
+
+const Rows& Plan::rows_at(int32_t id) const { return at(rows_, id, "row buffer"); }
+const PreparedRows& Plan::prepared_at(int32_t id) const { return at(prepared_, id, "prepared buffer"); }
+const PackedWeight& Plan::weight_at(int32_t id) const { return at(weights_, id, "weight"); }
+
+const float* Plan::vector_at(int32_t id, int32_t count) const {
+  const Vector& vector = at(vectors_, id, "vector");
+  require_width("a vector", vector.count, count);
+  return vector.values;
+}
+
+// A copy that lives as long as the plan; null for an empty vector.
+const float* Plan::keep(const std::vector<float>& values) {
+  return values.empty() ? nullptr : vectors_[size_t(add_vector(values.data(), int32_t(values.size())))].values;
+}
+
+void Plan::embed(int32_t weight, float scale, int32_t out) {
+  const PackedWeight& table = weight_at(weight);
+  require(table.n >= limits_.vocab, "the embedding has " + std::to_string(table.n) + " rows; the vocabulary has " +
+                                        std::to_string(limits_.vocab));
+  require_width("the embedding's output", rows_at(out).width, table.k);
+  ops_.push_back(std::make_unique<EmbedOp>(kernels_, pool_->threads(), table, scale, rows_at(out)));
+}
+
+void Plan::add_rows_op(RowFunction function, int32_t x, int32_t y, int32_t weight, float eps, Rows out,
+                       PreparedRows prepared) {
+  const Rows& input = rows_at(x);
+  bool gated = function == RowFunction::silu_mul || function == RowFunction::gelu_tanh_mul;
+  if (gated) require_width("the second operand", rows_at(y).width, input.width);
+  const float* values = function == RowFunction::rms_norm ? vector_at(weight, input.width) : nullptr;
+  ops_.push_back(std::make_unique<RowsOp>(
+      kernels_, pool_->threads(),
+      RowsOp::Args{function, input, gated ? rows_at(y) : Rows{}, values, eps, out, prepared, row_scratch_}));
+}
+
+void Plan::rows(RowFunction function, int32_t x, int32_t y, int32_t weight, float eps, int32_t out) {
+  require_width("the output", rows_at(out).width, rows_at(x).width);
+  add_rows_op(function, x, y, weight, eps, rows_at(out), {});
+}
+
+void Plan::rows_prepared(RowFunction function, int32_t x, int32_t y, int32_t weight, float eps, int32_t prepared) {
+  require_width("the prepared output", prepared_at(prepared).k, rows_at(x).width);
+  add_rows_op(function, x, y, weight, eps, {}, prepared_at(prepared));
+}
+
+void Plan::linear(int32_t prepared, const std::vector<ProjectionIds>& projections, bool accumulate) {
+  const PreparedRows& input = prepared_at(prepared);
+  require(!projections.empty(), "a linear group has no projections");
+  std::vector<Projection> bound;
+  for (const ProjectionIds& ids : projections) {
+    const PackedWeight& weight = weight_at(ids.weight);
+    require_width("a linear group's input", input.k, weight.k);
+    require_width("a projection's output", rows_at(ids.out).width, weight.n);
+    require(weight.activation == input.kind, "a weight was packed for another type of activations than its input has");
+    bound.push_back({weight, ids.bias < 0 ? nullptr : vector_at(ids.bias, weight.n), rows_at(ids.out)});
+  }
+  ops_.push_back(std::make_unique<LinearOp>(kernels_, pool_->threads(), input, std::move(bound), accumulate));
+}
+
+// The table of these frequencies; the op that fills it is recorded with their first user.
+const float* Plan::rope_table(const AttentionShape& shape) {
+  if (shape.inv_freq.empty()) return nullptr;
+  for (const RopeTable& known : rope_tables_)
+    if (known.inv_freq == shape.inv_freq && known.amplitude == shape.amplitude) return known.table;
+  int32_t rotary = 2 * int32_t(shape.inv_freq.size());
+  float* table = workspace_.take_array<float>(int64_t(rotary) * limits_.max_tokens);
+  rope_tables_.push_back({shape.inv_freq, shape.amplitude, table});
+  RopeTableArgs args = {nullptr, keep(shape.inv_freq), rotary, shape.amplitude, table};
+  ops_.push_back(std::make_unique<RopeTableOp>(kernels_, pool_->threads(), args));
+  return table;
+}
+
+void Plan::rope_and_store(int32_t q, int32_t k, int32_t v, const AttentionShape& shape) {
+  const KvLayout& layout = kv_.layout();
+  require(shape.layer >= 0 && shape.layer < kv_.layers(), "there is no KV layer " + std::to_string(shape.layer));
+  require_width("q", rows_at(q).width, int64_t(shape.q_heads) * layout.head_dim);
+  require_width("k", rows_at(k).width, int64_t(layout.kv_heads) * layout.head_dim);
+  require_width("v", rows_at(v).width, int64_t(layout.kv_heads) * layout.head_dim);
+  require(2 * shape.inv_freq.size() <= size_t(layout.head_dim), "more elements rotate than a head has");
+  for (const std::vector<float>* norm : {&shape.q_norm, &shape.k_norm})
+    if (!norm->empty()) require_width("a head norm", int64_t(norm->size()), layout.head_dim);
+  const Rows &q_rows = rows_at(q), &k_rows = rows_at(k), &v_rows = rows_at(v);
+  RopeStoreArgs args{};
+  args.kv = layout;
+  args.layer = shape.layer;
+  args.q_heads = shape.q_heads;
+  args.q = q_rows.data;
+  args.k = k_rows.data;
+  args.v = v_rows.data;
+  args.q_stride = q_rows.stride;
+  args.k_stride = k_rows.stride;
+  args.v_stride = v_rows.stride;
+  args.rotation = rope_table(shape);
+  args.rotary = 2 * int32_t(shape.inv_freq.size());
+  args.q_norm = keep(shape.q_norm);
+  args.k_norm = keep(shape.k_norm);
+  args.norm_eps = shape.norm_eps;
+  ops_.push_back(std::make_unique<RopeStoreOp>(kernels_, pool_->threads(), args));
+}
+
+const AttentionPlan& Plan::attention_plan(int32_t q_heads, int32_t window) {
+  for (const PlannedAttention& known : attention_plans_)
+    if (known.q_heads == q_heads && known.window == window) return *known.plan;
+  attention_plans_.push_back({q_heads, window, std::make_unique<AttentionPlan>(q_heads, kv_.layout().kv_heads, window,
+                                                                               pool_->threads(), kPartialRows)});
+  int64_t scratch = (kernels_.attention_scratch_bytes(kv_.layout(), q_heads) + 63) / 64 * 64;
+  if (scratch > attention_scratch_stride_) {
+    attention_scratch_stride_ = scratch;
+    attention_scratch_ = per_thread<uint8_t>(workspace_, scratch, pool_->threads());
+  }
+  if (!partials_) partials_ = workspace_.take_array<float>(kPartialRows * (kv_.layout().head_dim + 2));
+  return *attention_plans_.back().plan;
+}
+
+void Plan::attention(int32_t q, int32_t out, const AttentionShape& shape) {
+  const KvLayout& layout = kv_.layout();
+  require(shape.layer >= 0 && shape.layer < kv_.layers(), "there is no KV layer " + std::to_string(shape.layer));
+  require(shape.q_heads > 0 && shape.q_heads % layout.kv_heads == 0,
+          std::to_string(shape.q_heads) + " query heads can't share " + std::to_string(layout.kv_heads) + " KV heads");
+  require(shape.window >= 0, "window is " + std::to_string(shape.window) + "; it must not be negative");
+  if (!shape.sinks.empty()) require_width("sinks", int64_t(shape.sinks.size()), shape.q_heads);
+  const Rows &q_rows = rows_at(q), &out_rows = rows_at(out);
+  require_width("q", q_rows.width, int64_t(shape.q_heads) * layout.head_dim);
+  require_width("attention's output", out_rows.width, q_rows.width);
+  const AttentionPlan& cut = attention_plan(shape.q_heads, shape.window);
+  AttentionArgs args{};
+  args.kv = layout;
+  args.layer = shape.layer;
+  args.q_heads = shape.q_heads;
+  args.scale = shape.scale;
+  args.softcap = shape.softcap;
+  args.window = shape.window;
+  args.sinks = keep(shape.sinks);
+  args.q = q_rows.data;
+  args.out = out_rows.data;
+  args.q_stride = q_rows.stride;
+  args.out_stride = out_rows.stride;
+  args.partials = partials_;
+  ops_.push_back(
+      std::make_unique<AttentionOp>(kernels_, cut, args, attention_scratch_, attention_scratch_stride_));
+}
+
+void Plan::head(int32_t x, int32_t norm, float eps, int32_t weight, float scale, float softcap) {
+  require(!head_, "a plan has one head, and this one has it already");
+  const Rows& input = rows_at(x);
+  const PackedWeight& matrix = weight_at(weight);
+  require_width("the head's input", input.width, matrix.k);
+  require_width("the head's output", matrix.n, limits_.vocab);
+  HeadOp::Args args{};
+  args.x = input;
+  args.norm = vector_at(norm, input.width);
+  args.eps = eps;
+  args.weight = matrix;
+  args.scale = scale;
+  args.softcap = softcap;
+  args.prepared = prepared_at(add_prepared(matrix.activation, matrix.k));
+  args.norm_scratch = row_scratch_;
+  int64_t stride = aligned(matrix.n);
+  int32_t rows = std::min(HeadOp::kBlockRows, limits_.max_seqs);
+  args.logits = {workspace_.take_array<float>(stride * rows), matrix.n, stride};
+  args.sample_scratch_stride = (kernels_.sample_scratch_bytes(matrix.n) + 63) / 64 * 64;
+  args.sample_scratch = per_thread<uint8_t>(workspace_, args.sample_scratch_stride, pool_->threads());
+  auto op = std::make_unique<HeadOp>(kernels_, pool_->threads(), args, sampler_);
+  head_ = op.get();
+  ops_.push_back(std::move(op));
+}
+
+// ---------------------------------------------------------------------------------------------------------- running
+
+void Plan::run(const Step& step, const StepResults& results) {
+  require(head_ != nullptr || step.outputs == 0, "this plan has no head to sample with");
+  check_step(step, limits_, sampler_);
+  for (PlannedAttention& attention : attention_plans_)
+    attention.plan->build(step.query_start, step.context_len, step.seqs);
+  if (head_) head_->set_results(results);
+  stages_.clear();
+  for (const std::unique_ptr<Op>& op : ops_) op->stage(step, stages_);
+  if (profiling_) {
+    std::vector<StageTime> times(stages_.stages.size());
+    pool_->run(stages_.stages, times.data());
+    account(times);
+  } else {
+    pool_->run(stages_.stages);
+  }
+  for (int32_t r = 0; r < step.outputs; r++) sampler_.drawn(step.output_slots[r], results.tokens[r]);
+}
+
+void Plan::account(const std::vector<StageTime>& times) {
+  for (size_t i = 0; i < times.size(); i++) {
+    Seconds& seconds = seconds_[int(stages_.kinds[i])];
+    seconds.stages++;
+    seconds.total_ns += times[i].total_ns;
+    seconds.wait_ns += times[i].wait_ns;
+  }
+}
+
+std::vector<ProfileLine> Plan::profile() const {
+  std::vector<ProfileLine> lines;
+  for (int32_t i = 0; i < kOpKinds; i++)
+    lines.push_back({kOpNames[i], seconds_[i].stages, double(seconds_[i].total_ns) * 1e-9,
+                     double(seconds_[i].wait_ns) * 1e-9});
+  return lines;
+}
+
+}  // namespace octavo

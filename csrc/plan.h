@@ -1,0 +1,133 @@
+// A recorded model: a flat list of ops bound to weights and buffers, replayed every step.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "attention_plan.h"
+#include "kv.h"
+#include "memory.h"
+#include "op.h"
+#include "op_head.h"
+#include "op_linear.h"
+#include "op_rows.h"
+#include "sampler.h"
+
+namespace octavo {
+
+struct KvShape {
+  KvType type;
+  int32_t layers, kv_heads, head_dim;
+};
+
+// Constants of one layer's attention; vectors are empty or as long as kernels.h says.
+struct AttentionShape {
+  int32_t layer, q_heads, window;
+  float scale, softcap, amplitude, norm_eps;
+  std::vector<float> inv_freq, q_norm, k_norm, sinks;
+};
+
+// Seconds by kind of op, as the thread that calls `run` sees them.
+struct ProfileLine {
+  const char* name;
+  int64_t stages;
+  double seconds, wait_seconds;
+};
+
+// Recording: buffers, weights and vectors are made first and named by small integers, then ops in the order they run.
+// Every method throws std::invalid_argument when its arguments don't fit together, so that a recorded plan can't reach
+// outside its memory. One thread at a time.
+class Plan {
+ public:
+  Plan(const KernelTable& kernels, std::shared_ptr<ThreadPool> pool, const PlanLimits& limits, const KvShape& kv);
+
+  // Rows of f32 [max_tokens][width].
+  int32_t add_rows(int32_t width);
+  // Rows that linear groups read, [max_tokens] of k elements.
+  int32_t add_prepared(ActivationKind kind, int32_t k);
+  // Packs a stored matrix on the pool. `rows` [row_count][row_bytes] in the file's format; `row_index` [n] or null.
+  int32_t add_weight(WeightFormat format, ActivationKind activation, int32_t n, int32_t k, const uint8_t* rows,
+                     int64_t row_count, int64_t row_bytes, const int32_t* row_index);
+  int32_t add_vector(const float* values, int32_t count);
+
+  void embed(int32_t weight, float scale, int32_t out);
+  // Result as f32 rows, or prepared. `y` and `weight` as the function needs them, else -1.
+  void rows(RowFunction function, int32_t x, int32_t y, int32_t weight, float eps, int32_t out);
+  void rows_prepared(RowFunction function, int32_t x, int32_t y, int32_t weight, float eps, int32_t prepared);
+  struct ProjectionIds {
+    int32_t weight, bias, out;  // bias -1: none
+  };
+  void linear(int32_t prepared, const std::vector<ProjectionIds>& projections, bool accumulate);
+  void rope_and_store(int32_t q, int32_t k, int32_t v, const AttentionShape& shape);
+  void attention(int32_t q, int32_t out, const AttentionShape& shape);
+  void head(int32_t x, int32_t norm, float eps, int32_t weight, float scale, float softcap);
+
+  const PlanLimits& limits() const { return limits_; }
+  Sampler& sampler() { return sampler_; }
+  KvMemory& kv() { return kv_; }
+  const KvMemory& kv() const { return kv_; }
+  int64_t workspace_bytes() const { return workspace_.bytes_taken(); }
+  int64_t weight_bytes() const { return weight_memory_.bytes_taken(); }
+
+  // One forward pass, sampling included; checks the step first. Results are [R]-shaped.
+  void run(const Step& step, const StepResults& results);
+
+  void set_profiling(bool on) { profiling_ = on; }
+  std::vector<ProfileLine> profile() const;
+
+ private:
+  const Rows& rows_at(int32_t id) const;
+  const PreparedRows& prepared_at(int32_t id) const;
+  const PackedWeight& weight_at(int32_t id) const;
+  const float* vector_at(int32_t id, int32_t count) const;
+  void add_rows_op(RowFunction function, int32_t x, int32_t y, int32_t weight, float eps, Rows out,
+                   PreparedRows prepared);
+  const float* keep(const std::vector<float>& values);
+  const AttentionPlan& attention_plan(int32_t q_heads, int32_t window);
+  const float* rope_table(const AttentionShape& shape);
+  void account(const std::vector<StageTime>& times);
+
+  const KernelTable& kernels_;
+  std::shared_ptr<ThreadPool> pool_;
+  PlanLimits limits_;
+  Sampler sampler_;
+  KvMemory kv_;
+  Arena weight_memory_, workspace_;
+
+  std::vector<Rows> rows_;
+  std::vector<PreparedRows> prepared_;
+  std::vector<PackedWeight> weights_;
+  struct Vector {
+    const float* values;
+    int32_t count;
+  };
+  std::vector<Vector> vectors_;
+
+  struct PlannedAttention {
+    int32_t q_heads, window;
+    std::unique_ptr<AttentionPlan> plan;
+  };
+  std::vector<PlannedAttention> attention_plans_;
+  struct RopeTable {
+    std::vector<float> inv_freq;
+    float amplitude;
+    float* table;  // [max_tokens][2 * inv_freq]
+  };
+  std::vector<RopeTable> rope_tables_;
+  float* partials_ = nullptr;
+  uint8_t* attention_scratch_ = nullptr;
+  int64_t attention_scratch_stride_ = 0;
+  ThreadRows row_scratch_{nullptr, 0};
+
+  std::vector<std::unique_ptr<Op>> ops_;
+  HeadOp* head_ = nullptr;
+  StageList stages_;
+
+  struct Seconds {
+    int64_t stages, total_ns, wait_ns;
+  };
+  bool profiling_ = false;
+  Seconds seconds_[kOpKinds] = {};
+};
+
+}  // namespace octavo

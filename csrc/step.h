@@ -1,0 +1,41 @@
+// One step as the plan sees it: sizes, and pointers into arrays that the caller owns.
+#pragma once
+#include <cstdint>
+
+#include "sampler.h"
+
+namespace octavo {
+
+// Largest values of the symbolic sizes.
+struct PlanLimits {
+  int32_t max_tokens, max_seqs, max_blocks, num_pages, page_size, vocab;
+};
+
+struct Step {
+  int32_t tokens_count, seqs, outputs;  // T, S, R
+  const int32_t* tokens;                // [T]
+  const int32_t* positions;             // [T]
+  const int32_t* token_seq;             // [T]
+  const int32_t* query_start;           // [S + 1]
+  const int32_t* context_len;           // [S]
+  const int32_t* block_table;           // [S][block_stride]
+  int64_t block_stride;
+  const int32_t* output_rows;           // [R]
+  const int32_t* output_slots;          // [R]
+};
+
+// Where a step's results go; only `logits` may be null. Rows whose slot asks for no log-probabilities are left alone.
+struct StepResults {
+  int32_t* tokens;        // [R]
+  float* logprobs;        // [R]
+  int32_t* top_ids;       // [R][top_stride]
+  float* top_logprobs;    // [R][top_stride]
+  int64_t top_stride;
+  float* logits;          // [R][vocab] untouched
+};
+
+// Proves that no kernel can be led outside its buffers by this step, whatever the arrays hold. Throws
+// std::invalid_argument that names the array, the entry and the limit.
+void check_step(const Step& step, const PlanLimits& limits, const Sampler& sampler);
+
+}  // namespace octavo
