@@ -1,34 +1,264 @@
-// Python bindings.
+// Python bindings. Everything that comes from Python is checked here or in the function it is passed to, so that no
+// call can lead a kernel outside its memory. A plan's methods take its lock, and `run` holds it without the GIL.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include "kernels.h"
+#include <mutex>
+#include <optional>
+
+#include "arrays.h"
+#include "plan.h"
 
 namespace nb = nanobind;
-using FloatRow = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using namespace nb::literals;
+using namespace octavo;
 
 namespace {
 
-const octavo::KernelTable& level_or_throw(const std::string& name) {
+const KernelTable& level_or_throw(const std::string& name) {
   const char* error = nullptr;
-  const octavo::KernelTable* table = octavo::find_level(name.empty() ? nullptr : name.c_str(), &error);
+  const KernelTable* table = find_level(name.empty() ? nullptr : name.c_str(), &error);
   if (!table) throw nb::value_error(("ISA level '" + name + "': " + error).c_str());
   return *table;
+}
+
+std::vector<std::string> level_names() {
+  const KernelTable* tables[8];
+  std::vector<std::string> names;
+  int count = supported_levels(tables, 8);
+  for (int i = 0; i < count; i++) names.push_back(tables[i]->level);
+  return names;
+}
+
+template <typename Enum>
+Enum enum_from(int32_t value, int32_t count, const char* what) {
+  if (value < 0 || value >= count)
+    throw std::invalid_argument("there is no " + std::string(what) + " " + std::to_string(value));
+  return Enum(value);
+}
+
+WeightFormat format_from(int32_t value) { return enum_from<WeightFormat>(value, 6, "weight format"); }
+ActivationKind activation_from(int32_t value) { return enum_from<ActivationKind>(value, 3, "activation type"); }
+RowFunction function_from(int32_t value) { return enum_from<RowFunction>(value, 4, "row function"); }
+
+// A plan that one thread at a time may use.
+class LockedPlan {
+ public:
+  struct Access {
+    std::unique_lock<std::mutex> lock;
+    Plan* plan;
+    Plan* operator->() const { return plan; }
+  };
+
+  LockedPlan(const std::string& level, std::shared_ptr<ThreadPool> pool, const PlanLimits& limits, const KvShape& kv)
+      : vocab(limits.vocab), plan_(level_or_throw(level), std::move(pool), limits, kv) {}
+  Access locked() { return {std::unique_lock(mutex_), &plan_}; }
+  // Not locked: it touches nothing but the page pool's backing, and may run beside a step.
+  void fault_in(int64_t begin, int64_t end) const { plan_.kv().fault_in(begin, end); }
+
+  const int32_t vocab;
+
+ private:
+  std::mutex mutex_;
+  Plan plan_;
+};
+
+void require_row_bytes(WeightFormat format, int64_t k, int64_t row_bytes) {
+  constexpr int64_t kBlockBytes[] = {4, 2, 2, 34, 18, 20}, kBlockElements[] = {1, 1, 1, 32, 32, 32};
+  int64_t elements = kBlockElements[int(format)], wanted = k / elements * kBlockBytes[int(format)];
+  if (k <= 0 || k % elements || row_bytes != wanted)
+    throw std::invalid_argument("a weight's rows have " + std::to_string(row_bytes) + " bytes; " + std::to_string(k) +
+                                " elements of its format take " + std::to_string(wanted) + " and come in blocks of " +
+                                std::to_string(elements));
+}
+
+int32_t add_weight(LockedPlan& self, int32_t format, int32_t activation, int32_t n, int32_t k, InputArray data,
+                   std::optional<InputArray> row_index) {
+  require_array<uint8_t>(data, "a weight's data", 2);
+  const int32_t* index = row_index ? input<int32_t>(*row_index, "row_index", n) : nullptr;
+  const uint8_t* rows = static_cast<const uint8_t*>(data.data());
+  int64_t row_count = int64_t(data.shape(0)), row_bytes = int64_t(data.shape(1));
+  require_row_bytes(format_from(format), k, row_bytes);
+  nb::gil_scoped_release release;
+  return self.locked()->add_weight(format_from(format), activation_from(activation), n, k, rows, row_count, row_bytes,
+                                   index);
+}
+
+void set_slot(LockedPlan& self, int32_t slot, const SlotSettings& settings, InputArray tokens, int32_t prompt_len) {
+  const int32_t* ids = input<int32_t>(tokens, "tokens", 0);
+  self.locked()->sampler().set(slot, settings, ids, int32_t(tokens.shape(0)), prompt_len);
+}
+
+void copy_pages(LockedPlan& self, InputArray pairs) {
+  require_array<int32_t>(pairs, "pairs", 2);
+  if (pairs.shape(1) != 2) throw std::invalid_argument("pairs must have two columns: source and target page");
+  const int32_t* ids = static_cast<const int32_t*>(pairs.data());
+  int64_t count = int64_t(pairs.shape(0));
+  nb::gil_scoped_release release;
+  LockedPlan::Access plan = self.locked();
+  for (int64_t i = 0; i < count; i++) plan->kv().copy_page(ids[2 * i], ids[2 * i + 1]);
+}
+
+std::vector<std::tuple<std::string, int64_t, double, double>> profile(LockedPlan& self) {
+  std::vector<std::tuple<std::string, int64_t, double, double>> lines;
+  for (const ProfileLine& line : self.locked()->profile())
+    lines.emplace_back(line.name, line.stages, line.seconds, line.wait_seconds);
+  return lines;
+}
+
+// The arrays of backends/ops.py Batch, by name.
+struct BatchArrays {
+  InputArray tokens, positions, token_seq, query_start, context_len, block_table, output_rows, output_slots;
+};
+
+Step step_from(int32_t tokens, int32_t seqs, int32_t outputs, const BatchArrays& a) {
+  require_array<int32_t>(a.positions, "positions", 2);
+  require_array<int32_t>(a.block_table, "block_table", 3);
+  require_length(a.positions, "positions", 0, 1);
+  require_length(a.positions, "positions", 1, tokens);
+  require_length(a.block_table, "block_table", 0, 1);
+  require_length(a.block_table, "block_table", 1, seqs);
+  Step step{};
+  step.tokens_count = tokens;
+  step.seqs = seqs;
+  step.outputs = outputs;
+  step.tokens = input<int32_t>(a.tokens, "tokens", tokens);
+  step.positions = static_cast<const int32_t*>(a.positions.data());
+  step.token_seq = input<int32_t>(a.token_seq, "token_seq", tokens);
+  step.query_start = input<int32_t>(a.query_start, "query_start", int64_t(seqs) + 1);
+  step.context_len = input<int32_t>(a.context_len, "context_len", seqs);
+  step.block_table = static_cast<const int32_t*>(a.block_table.data());
+  step.block_stride = int64_t(a.block_table.shape(2));
+  step.output_rows = input<int32_t>(a.output_rows, "output_rows", outputs);
+  step.output_slots = input<int32_t>(a.output_slots, "output_slots", outputs);
+  return step;
+}
+
+void run(LockedPlan& self, int32_t num_tokens, int32_t num_seqs, int32_t num_outputs, InputArray tokens,
+         InputArray positions, InputArray token_seq, InputArray query_start, InputArray context_len,
+         InputArray block_table, InputArray output_rows, InputArray output_slots, OutputArray out_tokens,
+         OutputArray out_logprobs, OutputArray out_top_ids, OutputArray out_top_logprobs,
+         std::optional<OutputArray> out_logits) {
+  if (num_tokens < 0 || num_seqs < 0 || num_outputs < 0)
+    throw std::invalid_argument("num_tokens, num_seqs and num_outputs must not be negative");
+  Step step = step_from(num_tokens, num_seqs, num_outputs, {tokens, positions, token_seq, query_start, context_len,
+                                                            block_table, output_rows, output_slots});
+  StepResults results{};
+  results.tokens = output<int32_t>(out_tokens, "out_tokens", num_outputs);
+  results.logprobs = output<float>(out_logprobs, "out_logprobs", num_outputs);
+  results.top_ids = output_matrix<int32_t>(out_top_ids, "out_top_ids", num_outputs, kMaxLogprobs);
+  results.top_logprobs = output_matrix<float>(out_top_logprobs, "out_top_logprobs", num_outputs, kMaxLogprobs);
+  results.top_stride = kMaxLogprobs;
+  results.logits = out_logits ? output_matrix<float>(*out_logits, "out_logits", num_outputs, self.vocab) : nullptr;
+  nb::gil_scoped_release release;
+  self.locked()->run(step, results);
+}
+
+void bind_recording(nb::class_<LockedPlan>& plan) {
+  plan.def("add_rows", [](LockedPlan& self, int32_t width) { return self.locked()->add_rows(width); }, "width"_a,
+           "A buffer of float32 rows; its handle.");
+  plan.def("add_prepared", [](LockedPlan& self, int32_t kind, int32_t k) {
+    return self.locked()->add_prepared(activation_from(kind), k);
+  }, "kind"_a, "k"_a, "A buffer of rows as linear groups read them; its handle.");
+  plan.def("add_weight", &add_weight, "format"_a, "activation"_a, "n"_a, "k"_a, "data"_a,
+           "row_index"_a.none(), "Pack a stored matrix, uint8 [rows, row bytes], on the thread pool; its handle.");
+  plan.def("add_vector", [](LockedPlan& self, InputArray values) {
+    return self.locked()->add_vector(input<float>(values, "values", 1), int32_t(values.shape(0)));
+  }, "values"_a, "A copy of float32 [n]; its handle.");
+  plan.def("embed", [](LockedPlan& self, int32_t weight, float scale, int32_t out) { self.locked()->embed(weight, scale, out); },
+           "weight"_a, "scale"_a, "out"_a);
+  plan.def("rows", [](LockedPlan& self, int32_t function, int32_t x, int32_t y, int32_t weight, float eps, int32_t out) {
+    self.locked()->rows(function_from(function), x, y, weight, eps, out);
+  }, "function"_a, "x"_a, "y"_a, "weight"_a, "eps"_a, "out"_a);
+  plan.def("rows_prepared", [](LockedPlan& self, int32_t function, int32_t x, int32_t y, int32_t weight, float eps,
+                               int32_t prepared) {
+    self.locked()->rows_prepared(function_from(function), x, y, weight, eps, prepared);
+  }, "function"_a, "x"_a, "y"_a, "weight"_a, "eps"_a, "prepared"_a);
+  plan.def("linear", [](LockedPlan& self, int32_t prepared,
+                        const std::vector<std::tuple<int32_t, int32_t, int32_t>>& projections, bool accumulate) {
+    std::vector<Plan::ProjectionIds> ids;
+    for (auto [weight, bias, out] : projections) ids.push_back({weight, bias, out});
+    self.locked()->linear(prepared, ids, accumulate);
+  }, "prepared"_a, "projections"_a, "accumulate"_a, "projections: (weight, bias or -1, output rows)");
+  plan.def("rope_and_store", [](LockedPlan& self, int32_t q, int32_t k, int32_t v, const AttentionShape& shape) {
+    self.locked()->rope_and_store(q, k, v, shape);
+  }, "q"_a, "k"_a, "v"_a, "shape"_a);
+  plan.def("attention", [](LockedPlan& self, int32_t q, int32_t out, const AttentionShape& shape) {
+    self.locked()->attention(q, out, shape);
+  }, "q"_a, "out"_a, "shape"_a);
+  plan.def("head", [](LockedPlan& self, int32_t x, int32_t norm, float eps, int32_t weight, float scale, float softcap) {
+    self.locked()->head(x, norm, eps, weight, scale, softcap);
+  }, "x"_a, "norm"_a, "eps"_a, "weight"_a, "scale"_a, "softcap"_a);
+}
+
+void bind_running(nb::class_<LockedPlan>& plan) {
+  plan.def("set_slot", &set_slot, "slot"_a, "settings"_a, "tokens"_a, "prompt_len"_a);
+  plan.def("copy_pages", &copy_pages, "pairs"_a);
+  plan.def("run", &run, "num_tokens"_a, "num_seqs"_a, "num_outputs"_a, "tokens"_a, "positions"_a, "token_seq"_a,
+           "query_start"_a, "context_len"_a, "block_table"_a, "output_rows"_a, "output_slots"_a, "out_tokens"_a,
+           "out_logprobs"_a, "out_top_ids"_a, "out_top_logprobs"_a, "out_logits"_a.none(),
+           "One forward pass, sampling included, without the GIL. The arrays must not change meanwhile.");
+  plan.def("fault_in", &LockedPlan::fault_in, "begin"_a, "end"_a, nb::call_guard<nb::gil_scoped_release>(),
+           "Back these bytes of the page pool with memory; safe beside a running step.");
+  plan.def("set_profiling", [](LockedPlan& self, bool on) { self.locked()->set_profiling(on); }, "on"_a);
+  plan.def("profile", &profile,
+           "(kind of op, stages, seconds, seconds of them without an item to run), as the calling thread saw them.");
+  plan.def_prop_ro("pool_bytes", [](LockedPlan& self) { return self.locked()->kv().bytes(); });
+  plan.def_prop_ro("weight_bytes", [](LockedPlan& self) { return self.locked()->weight_bytes(); });
+  plan.def_prop_ro("workspace_bytes", [](LockedPlan& self) { return self.locked()->workspace_bytes(); });
 }
 
 }  // namespace
 
 NB_MODULE(_native, m) {
-  m.def("supported_levels", [] {
-    const octavo::KernelTable* tables[8];
-    std::vector<std::string> names;
-    int count = octavo::supported_levels(tables, 8);
-    for (int i = 0; i < count; i++) names.push_back(tables[i]->level);
-    return names;
-  }, "ISA levels this build holds and this machine can run, best first.");
-  m.def("rms_norm", [](const std::string& level, FloatRow x, FloatRow weight, float eps, FloatRow out) {
-    level_or_throw(level).rms_norm(x.data(), weight.data(), eps, int64_t(x.shape(0)), out.data());
+  m.attr("MAX_THREADS") = kMaxThreads;
+  m.attr("MAX_LOGPROBS") = kMaxLogprobs;
+  m.def("supported_levels", level_names, "ISA levels this build holds and this machine can run, best first.");
+  m.def("find_level", [](const std::string& name) { return std::string(level_or_throw(name).level); }, "name"_a,
+        "The level of that name, or for '' the one OCTAVO_ISA names or the best one. ValueError if there is none.");
+  m.def("rms_norm", [](const std::string& level, InputArray x, InputArray weight, float eps, OutputArray out) {
+    const float* values = input<float>(x, "x", 0);
+    int64_t width = int64_t(x.shape(0));
+    level_or_throw(level).rms_norm(values, input<float>(weight, "weight", width), eps, width,
+                                   output<float>(out, "out", width));
   });
+
+  nb::class_<ThreadPool>(m, "ThreadPool")
+      .def(nb::init<int32_t>(), "threads"_a)
+      .def_prop_ro("threads", &ThreadPool::threads);
+
+  nb::class_<AttentionShape>(m, "AttentionShape")
+      .def("__init__", [](AttentionShape* self, int32_t layer, int32_t q_heads, int32_t window, float scale,
+                          float softcap, float amplitude, float norm_eps, std::vector<float> inv_freq,
+                          std::vector<float> q_norm, std::vector<float> k_norm, std::vector<float> sinks) {
+        new (self) AttentionShape{layer, q_heads, window, scale, softcap, amplitude, norm_eps, std::move(inv_freq),
+                                  std::move(q_norm), std::move(k_norm), std::move(sinks)};
+      }, nb::kw_only(), "layer"_a, "q_heads"_a, "window"_a, "scale"_a, "softcap"_a, "amplitude"_a, "norm_eps"_a,
+         "inv_freq"_a, "q_norm"_a, "k_norm"_a, "sinks"_a);
+
+  nb::class_<SlotSettings>(m, "SlotSettings")
+      .def("__init__", [](SlotSettings* self, uint64_t seed, uint32_t choice, float temperature, int32_t top_k,
+                          float top_p, float min_p, float repetition, float presence, float frequency,
+                          int32_t logprobs, int32_t min_tokens, std::vector<int32_t> eos_ids,
+                          std::vector<int32_t> bias_ids, std::vector<float> bias_values) {
+        SampleParams params{temperature, top_k, top_p, min_p, repetition, presence, frequency, logprobs, seed, choice};
+        new (self) SlotSettings{params, min_tokens, std::move(eos_ids), std::move(bias_ids), std::move(bias_values)};
+      }, nb::kw_only(), "seed"_a, "choice"_a, "temperature"_a, "top_k"_a, "top_p"_a, "min_p"_a, "repetition"_a,
+         "presence"_a, "frequency"_a, "logprobs"_a, "min_tokens"_a, "eos_ids"_a, "bias_ids"_a, "bias_values"_a);
+
+  nb::class_<LockedPlan> plan(m, "Plan");
+  plan.def("__init__", [](LockedPlan* self, const std::string& level, std::shared_ptr<ThreadPool> pool,
+                          int32_t max_tokens, int32_t max_seqs, int32_t max_blocks, int32_t num_pages, int32_t page_size,
+                          int32_t vocab, int32_t kv_type, int32_t layers, int32_t kv_heads, int32_t head_dim) {
+    new (self) LockedPlan(level, std::move(pool), {max_tokens, max_seqs, max_blocks, num_pages, page_size, vocab},
+                          {enum_from<KvType>(kv_type, 2, "KV type"), layers, kv_heads, head_dim});
+  }, nb::kw_only(), "level"_a, "pool"_a, "max_tokens"_a, "max_seqs"_a, "max_blocks"_a, "num_pages"_a, "page_size"_a,
+     "vocab"_a, "kv_type"_a, "layers"_a, "kv_heads"_a, "head_dim"_a);
+  bind_recording(plan);
+  bind_running(plan);
 }

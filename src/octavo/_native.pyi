@@ -1,0 +1,117 @@
+"""The native module (csrc/module.cpp). Enumerations are passed as the integers of csrc/kernels.h and csrc/op_rows.h."""
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int32]
+Floats = npt.NDArray[np.float32]
+
+MAX_THREADS: int
+MAX_LOGPROBS: int
+
+def supported_levels() -> list[str]: ...
+def find_level(name: str) -> str: ...
+def rms_norm(level: str, x: Floats, weight: Floats, eps: float, out: Floats, /) -> None: ...
+
+class ThreadPool:
+    def __init__(self, threads: int) -> None: ...
+    @property
+    def threads(self) -> int: ...
+
+class AttentionShape:
+    def __init__(
+        self,
+        *,
+        layer: int,
+        q_heads: int,
+        window: int,
+        scale: float,
+        softcap: float,
+        amplitude: float,
+        norm_eps: float,
+        inv_freq: list[float],
+        q_norm: list[float],
+        k_norm: list[float],
+        sinks: list[float],
+    ) -> None: ...
+
+class SlotSettings:
+    def __init__(
+        self,
+        *,
+        seed: int,
+        choice: int,
+        temperature: float,
+        top_k: int,
+        top_p: float,
+        min_p: float,
+        repetition: float,
+        presence: float,
+        frequency: float,
+        logprobs: int,
+        min_tokens: int,
+        eos_ids: list[int],
+        bias_ids: list[int],
+        bias_values: list[float],
+    ) -> None: ...
+
+class Plan:
+    def __init__(
+        self,
+        *,
+        level: str,
+        pool: ThreadPool,
+        max_tokens: int,
+        max_seqs: int,
+        max_blocks: int,
+        num_pages: int,
+        page_size: int,
+        vocab: int,
+        kv_type: int,
+        layers: int,
+        kv_heads: int,
+        head_dim: int,
+    ) -> None: ...
+    def add_rows(self, width: int) -> int: ...
+    def add_prepared(self, kind: int, k: int) -> int: ...
+    def add_weight(
+        self, format: int, activation: int, n: int, k: int, data: npt.NDArray[np.uint8], row_index: Ints | None
+    ) -> int: ...
+    def add_vector(self, values: Floats) -> int: ...
+    def embed(self, weight: int, scale: float, out: int) -> None: ...
+    def rows(self, function: int, x: int, y: int, weight: int, eps: float, out: int) -> None: ...
+    def rows_prepared(self, function: int, x: int, y: int, weight: int, eps: float, prepared: int) -> None: ...
+    def linear(self, prepared: int, projections: list[tuple[int, int, int]], accumulate: bool) -> None: ...
+    def rope_and_store(self, q: int, k: int, v: int, shape: AttentionShape) -> None: ...
+    def attention(self, q: int, out: int, shape: AttentionShape) -> None: ...
+    def head(self, x: int, norm: int, eps: float, weight: int, scale: float, softcap: float) -> None: ...
+    def set_slot(self, slot: int, settings: SlotSettings, tokens: Ints, prompt_len: int) -> None: ...
+    def copy_pages(self, pairs: Ints) -> None: ...
+    def run(
+        self,
+        num_tokens: int,
+        num_seqs: int,
+        num_outputs: int,
+        tokens: Ints,
+        positions: Ints,
+        token_seq: Ints,
+        query_start: Ints,
+        context_len: Ints,
+        block_table: Ints,
+        output_rows: Ints,
+        output_slots: Ints,
+        out_tokens: Ints,
+        out_logprobs: Floats,
+        out_top_ids: Ints,
+        out_top_logprobs: Floats,
+        out_logits: Floats | None,
+    ) -> None: ...
+    def fault_in(self, begin: int, end: int) -> None: ...
+    def set_profiling(self, on: bool) -> None: ...
+    def profile(self) -> list[tuple[str, int, float, float]]: ...
+    @property
+    def pool_bytes(self) -> int: ...
+    @property
+    def weight_bytes(self) -> int: ...
+    @property
+    def workspace_bytes(self) -> int: ...
