@@ -213,8 +213,14 @@ class Builder(Protocol):
     def head_and_sample(self, x: Buffer, norm: Floats, eps: float, head: Weight, scale: float, softcap: float) -> None:
         """For each output row: RMS norm, logits = head @ x * scale (softcapped if asked), then sampling (DESIGN 8)."""
 
-    def finish(self, progress: Callable[[float], None] | None = None) -> Plan:
-        """Pack weights and bind buffers. `progress` gets the share done, 0 to 1."""
+    def finish(
+        self, progress: Callable[[float], None] | None = None, release: Callable[[str], None] | None = None
+    ) -> Plan:
+        """Pack weights and bind buffers.
+
+        `progress` gets the share done, 0 to 1. `release` gets the name of each tensor whose stored bytes are no longer
+        needed, so that its file's memory can be given back; a backend that keeps reading them doesn't call it.
+        """
 
 
 class Backend(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from typing import Literal
@@ -18,11 +19,13 @@ from octavo.formats.resolve import resolve
 from octavo.models.decoder import record
 from octavo.models.load import LoadedModel, load_model
 from octavo.models.spec import DecoderSpec
-from octavo.runtime.cgroup import memory_room
+from octavo.runtime.cgroup import default_threads, memory_room
 from octavo.runtime.engine import Engine
 from octavo.runtime.executor import Executor
 from octavo.runtime.facts import EngineFacts, fingerprint
 from octavo.runtime.sizing import Demand, Sizes, choose_sizes
+
+_logger = logging.getLogger(__name__)
 
 OnPhase = Callable[[str, float, str], None]
 _HEAD_ROWS = 64
@@ -73,7 +76,15 @@ def make_backend(config: EngineConfig) -> Backend:
         from octavo.backends.reference.plan import ReferenceBackend
 
         return ReferenceBackend(config.activations)
-    raise UnsupportedError(f"backend is {config.backend!r}; this build has reference only")
+    from octavo.backends.cpu.backend import CpuBackend
+
+    usable, reason = default_threads()
+    threads = usable if config.threads is None else config.threads
+    if threads > usable:
+        _logger.warning(
+            "threads is %d, but this process can use %d (%s): expect it to be slower", threads, usable, reason
+        )
+    return CpuBackend(threads, config.isa, config.activations)
 
 
 def make_plan(model: LoadedModel, backend: Backend, limits: PlanLimits, kv: KvSpec) -> Plan:

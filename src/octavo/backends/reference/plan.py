@@ -164,7 +164,9 @@ class ReferenceBuilder:
 
         self._ops.append(op)
 
-    def finish(self, progress: Callable[[float], None] | None = None) -> ReferencePlan:
+    def finish(
+        self, progress: Callable[[float], None] | None = None, release: Callable[[str], None] | None = None
+    ) -> ReferencePlan:
         if progress is not None:
             progress(1.0)
         return ReferencePlan(self._ops, self._buffers, self._kv, self._page_size, self._slots, self._limits.vocab)

@@ -1,0 +1,132 @@
+"""A recorded model on the CPU: a thin hand over the native plan, and the arrays its results lie in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from octavo import _native
+from octavo.backends.ops import Batch, Ints, PlanLimits, Sampled, SlotParams
+
+_FAULT_IN_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class OpTime:
+    """Wall time of one kind of op since profiling began, as the thread that calls `run` saw it.
+
+    wait_s: the part in which that thread found no work and waited for others. stages: how often the kind ran.
+    """
+
+    name: str
+    stages: int
+    total_s: float
+    wait_s: float
+
+
+class CpuPlan:
+    """See ops.Plan. One thread at a time may use it (`fault_in` apart); `run` releases the GIL."""
+
+    def __init__(self, native: _native.Plan, limits: PlanLimits) -> None:
+        self._native = native
+        self._vocab = limits.vocab
+        rows = limits.max_seqs
+        self._tokens = np.zeros(rows, np.int32)
+        self._logprobs = np.zeros(rows, np.float32)
+        self._top_ids = np.zeros((rows, _native.MAX_LOGPROBS), np.int32)
+        self._top_logprobs = np.zeros((rows, _native.MAX_LOGPROBS), np.float32)
+        self._asked = np.full(rows, -1, np.int32)  # log-probabilities that each slot wants
+
+    @property
+    def pool_bytes(self) -> int:
+        """Size of the page pool."""
+        return self._native.pool_bytes
+
+    @property
+    def weight_bytes(self) -> int:
+        """Memory of the packed weights."""
+        return self._native.weight_bytes
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Memory of row buffers, scratch and logits at the limits."""
+        return self._native.workspace_bytes
+
+    def set_slot(self, slot: int, params: SlotParams, tokens: Ints, prompt_len: int) -> None:
+        """See ops.Plan. Raises ValueError for a slot, id or parameter out of its limits."""
+        settings = _native.SlotSettings(
+            seed=params.seed % 2**64,
+            choice=params.choice % 2**32,
+            temperature=params.temperature,
+            top_k=params.top_k,
+            top_p=params.top_p,
+            min_p=params.min_p,
+            repetition=params.repetition,
+            presence=params.presence,
+            frequency=params.frequency,
+            logprobs=params.logprobs,
+            min_tokens=params.min_tokens,
+            eos_ids=list(params.eos_ids),
+            bias_ids=list(params.logit_bias),
+            bias_values=list(params.logit_bias.values()),
+        )
+        self._native.set_slot(slot, settings, np.ascontiguousarray(tokens, np.int32), prompt_len)
+        self._asked[slot] = params.logprobs
+
+    def copy_pages(self, pairs: Ints) -> None:
+        self._native.copy_pages(np.ascontiguousarray(pairs, np.int32))
+
+    def run(self, batch: Batch) -> Sampled:
+        """See ops.Plan. Raises ValueError, and computes nothing, if an entry of the batch is out of its limits."""
+        count = batch.num_outputs
+        asked = self._asked[batch.output_slots[:count]] if count else self._asked[:0]
+        width = int(asked.max(initial=-1))
+        if width >= 0:
+            self._logprobs[:count] = 0.0
+            self._top_ids[:count] = -1
+            self._top_logprobs[:count] = 0.0
+        logits = np.empty((count, self._vocab), np.float32) if batch.capture_logits else None
+        self._native.run(
+            batch.num_tokens,
+            batch.num_seqs,
+            count,
+            batch.tokens,
+            batch.positions,
+            batch.token_seq,
+            batch.query_start,
+            batch.context_len,
+            batch.block_table,
+            batch.output_rows,
+            batch.output_slots,
+            self._tokens,
+            self._logprobs,
+            self._top_ids,
+            self._top_logprobs,
+            logits,
+        )
+        sampled = Sampled(self._tokens[:count], logits=logits)
+        if width >= 0:
+            sampled.logprobs = self._logprobs[:count]
+            sampled.top_ids = self._top_ids[:count, :width]
+            sampled.top_logprobs = self._top_logprobs[:count, :width]
+        return sampled
+
+    def fault_in(self, stopped: Callable[[], bool] = lambda: False) -> None:
+        """Back the whole page pool with memory, so that no step waits for the system to zero a page.
+
+        For a background thread once the engine is ready; safe beside `run`. Ends early when `stopped()` is true.
+        """
+        for begin in range(0, self.pool_bytes, _FAULT_IN_BYTES):
+            if stopped():
+                return
+            self._native.fault_in(begin, begin + _FAULT_IN_BYTES)
+
+    def set_profiling(self, on: bool) -> None:
+        """Time every op from now on (about 25 ns each), or stop."""
+        self._native.set_profiling(on)
+
+    def profile(self) -> list[OpTime]:
+        """Where `run` spent its time while profiling was on."""
+        return [OpTime(*line) for line in self._native.profile()]

@@ -1,0 +1,101 @@
+"""The ops of one recording, as a decoder asked for them and before they are lowered (builder.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from octavo.backends.ops import AttentionOp, Buffer, Floats, Projection, Weight
+
+
+@dataclass(frozen=True, slots=True)
+class Embed:
+    table: Weight
+    scale: float
+    out: Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    x: Buffer
+    weight: Floats
+    eps: float
+    out: Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Gated:
+    gate: Buffer
+    up: Buffer
+    activation: Literal["silu", "gelu_tanh"]
+    out: Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """`outs` are new buffers, or with `accumulate` the one that the result is added to."""
+
+    x: Buffer
+    projections: tuple[Projection, ...]
+    outs: tuple[Buffer, ...]
+    accumulate: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RopeAndStore:
+    q: Buffer
+    k: Buffer
+    v: Buffer
+    op: AttentionOp
+
+
+@dataclass(frozen=True, slots=True)
+class Attend:
+    q: Buffer
+    op: AttentionOp
+    out: Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    x: Buffer
+    norm: Floats
+    eps: float
+    weight: Weight
+    scale: float
+    softcap: float
+
+
+Record = Embed | Norm | Gated | Linear | RopeAndStore | Attend | Head
+
+
+def reads(record: Record) -> Iterator[Buffer]:
+    """The buffers whose values a record needs."""
+    match record:
+        case Norm(x=x) | Head(x=x):
+            yield x
+        case Gated(gate=gate, up=up):
+            yield from (gate, up)
+        case Linear(x=x, outs=outs, accumulate=accumulate):
+            yield x
+            if accumulate:
+                yield from outs
+        case RopeAndStore(q=q, k=k, v=v):
+            yield from (q, k, v)
+        case Attend(q=q):
+            yield q
+
+
+def last_uses(records: list[Record]) -> dict[Buffer, int]:
+    """Index of the last record that reads each buffer."""
+    return {buffer: index for index, record in enumerate(records) for buffer in reads(record)}
+
+
+def readers(records: list[Record]) -> dict[Buffer, list[Record]]:
+    """Every record that reads each buffer, in order; twice if it reads it twice."""
+    found: dict[Buffer, list[Record]] = {}
+    for record in records:
+        for buffer in reads(record):
+            found.setdefault(buffer, []).append(record)
+    return found
