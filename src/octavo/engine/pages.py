@@ -145,6 +145,11 @@ class PagePool:
         """One holder, and nobody counts on its content."""
         return self.holders[page] == 1 and not self.kept[page]
 
+    def shared(self, pages: Ints) -> npt.NDArray[np.bool_]:
+        """The opposite of `writable` for each of these held pages. int32 [n] -> bool [n]."""
+        shared: npt.NDArray[np.bool_] = (self.holders[pages] > 1) | self.kept[pages]
+        return shared
+
     def keep(self, page: int) -> None:
         """The prefix index knows this held page from now on: without holders it is cached, not free."""
         self.kept[page] = True

@@ -2,122 +2,113 @@
 
 from __future__ import annotations
 
+import secrets
 from collections import deque
-from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
+from octavo.engine.admission import Admission
 from octavo.engine.block_table import BlockTable
 from octavo.engine.budget import StepBudget
+from octavo.engine.cost import CostModel
 from octavo.engine.pages import MemoryReport, PagePool
 from octavo.engine.params import ParamError
-from octavo.engine.policies import WaitingQueue, rank_of
+from octavo.engine.policies import make_queue, rank_of
+from octavo.engine.prefix import PrefixIndex, encode_salt, keyed_hash
 from octavo.engine.request import Finish, Request, StepOutputs
-from octavo.engine.sequence import Sequence
+from octavo.engine.scheduler_config import SchedulerConfig
+from octavo.engine.sequence import NO_SLOT, Family, Sequence
+from octavo.engine.sharing import PrefixSharing
 from octavo.engine.slots import Bools, Ints, SlotTable
 from octavo.engine.stats import Counters, EngineStats
-from octavo.engine.step import SequenceStart, Step, StepResult
+from octavo.engine.step import Step, StepResult
 from octavo.engine.step_builder import Flight, StepBuilder
 
-
-@dataclass(frozen=True, slots=True)
-class SchedulerConfig:
-    """Sizes in tokens unless named otherwise; see config.EngineConfig for their meaning.
-
-    target_itl_s: longest gap between two tokens of a running stream that prefill may cause; 0: relative to the gap
-    without prefill. prefix_key: 16 to 64 secret bytes for the prefix index; None draws fresh ones. ageing_s: under the
-    priority policy one step of priority weighs as much as so many seconds of waiting.
-    """
-
-    max_model_len: int
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    page_size: int
-    num_pages: int
-    eos_ids: frozenset[int] = frozenset()
-    prefix_caching: bool = True
-    policy: str = "fcfs"
-    target_itl_s: float = 0.0
-    prefix_key: bytes | None = None
-    ageing_s: float = 30.0
-
-    def __post_init__(self) -> None:
-        for name in ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "page_size", "num_pages"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        if self.policy not in ("fcfs", "priority", "fair"):
-            raise ValueError(f"policy is {self.policy!r}; it must be fcfs, priority or fair")
-        if self.num_pages * self.page_size < self.max_model_len:
-            raise ValueError(
-                f"the pool holds {self.num_pages * self.page_size} tokens, less than one sequence of max_model_len "
-                f"{self.max_model_len}; lower max_model_len or give the pool more memory"
-            )
+__all__ = ["Scheduler", "SchedulerConfig"]
 
 
 class Scheduler:
     """Decides step after step. A deterministic function of what it is told: it has no clock and no random numbers.
 
-    Every sequence that can decode does so in every step; what is left of the step's budget goes to chunks of running
-    prefills, then to waiting sequences. `schedule` may be called again before the last step's result is applied.
+    Every sequence that can decode does so in every step. What is left of the step goes to chunks of running prefills,
+    then to waiting sequences. `schedule` may be called again before the last step's result is applied.
     """
 
     def __init__(self, config: SchedulerConfig) -> None:
         self.config = config
         self.pool = PagePool(config.num_pages, config.page_size)
-        # One token of every step is left for a prefill, so that it can't be starved by decodes.
-        self._max_running = min(config.max_num_seqs, max(1, config.max_num_batched_tokens - 1))
         self._slots = SlotTable(config.max_num_seqs, config.max_model_len, config.eos_ids)
-        self._waiting = WaitingQueue()
-        self._requests: dict[int, dict[int, Sequence]] = {}
+        self._waiting = make_queue(config.policy)
+        self._sharing: PrefixSharing | None = None
+        if config.prefix_caching:
+            index = PrefixIndex(self.pool, keyed_hash(config.prefix_key or secrets.token_bytes(32)))
+            self._sharing = PrefixSharing(self.pool, index, self._waiting.push)
+        # One token of every step is left for a prefill, so that decodes can't starve it.
+        max_running = min(config.max_num_seqs, max(1, config.max_num_batched_tokens - 1))
+        self._counters = Counters()
+        self._admission = Admission(self.pool, self._slots, self._waiting, self._sharing, self._counters, max_running)
+        self._cost = CostModel(config.target_itl_s)
+        self._families: dict[int, Family] = {}
         self._released: list[int] = []
         self._flights: deque[Flight] = deque()
-        self._counters = Counters()
         self._step_id = 0
         self._serial = 0
+        self._num_sequences = 0
 
     # Requests
 
     def add(self, request: Request) -> None:
         """Queue a request. Raises ParamError when its prompt (and output so far) leaves no room for a token."""
-        known = len(request.prompt) + len(request.output)
-        if len(request.prompt) < 1:
-            raise ParamError("prompt", "the prompt is empty; it must have at least 1 token.")
-        if len(request.prompt) >= self.config.max_model_len:
-            raise ParamError(
-                "prompt",
-                f"the prompt has {len(request.prompt)} tokens; with a context of {self.config.max_model_len} it can "
-                f"have at most {self.config.max_model_len - 1}. Shorten it.",
-            )
-        if request.request_id in self._requests:
-            raise ValueError(f"request id {request.request_id} is in use")
-        params = request.params
+        self._check(request)
+        params, prompt_len = request.params, len(request.prompt)
         limit = self.config.max_model_len
         if params.max_tokens is not None:
-            limit = min(limit, len(request.prompt) + params.max_tokens)
-        if known >= limit:
-            raise ParamError("output", f"{len(request.output)} tokens of output are its limit already; nothing to do.")
-        if len(request.output) and params.n != 1:
-            raise ValueError(f"a request with output so far must have n = 1, not {params.n}")
-        choices = {}
+            limit = min(limit, prompt_len + params.max_tokens)
+        if prompt_len + len(request.output) >= limit:
+            raise ParamError("output", f"an output of {len(request.output)} tokens is at its limit; nothing is left.")
+        family = Family()
+        tokens = np.concatenate([request.prompt, request.output]).astype(np.int32, copy=False)
+        salt, stop_ids = encode_salt(request.salt), frozenset(params.stop_token_ids)
         for choice in range(request.choice, request.choice + params.n):
-            choices[choice] = sequence = Sequence(
+            family.sequences[choice] = Sequence(
                 request=request,
                 choice=choice,
+                family=family,
                 rank=rank_of(self.config.policy, request, self._serial, self.config.ageing_s),
-                tokens=np.concatenate([request.prompt, request.output]).astype(np.int32, copy=False),
+                tokens=tokens,
                 table=BlockTable(self.pool),
                 limit=limit,
-                min_tokens_at=len(request.prompt) + params.min_tokens,
-                stop_ids=frozenset(params.stop_token_ids),
+                min_tokens_at=prompt_len + params.min_tokens,
+                stop_ids=stop_ids,
+                salt=salt,
             )
             self._serial += 1
-            self._waiting.push(sequence)
-        self._requests[request.request_id] = choices
+        self._num_sequences += params.n
+        leader, *followers = family.sequences.values()
+        self._waiting.push(leader)
+        family.followers = followers
+        self._families[request.request_id] = family
+
+    def _check(self, request: Request) -> None:
+        longest = self.config.max_model_len - 1
+        if len(request.prompt) < 1:
+            raise ParamError("prompt", "the prompt is empty; it must have at least 1 token.")
+        if len(request.prompt) > longest:
+            raise ParamError(
+                "prompt",
+                f"the prompt has {len(request.prompt)} tokens; with a context of {longest + 1} it can have at most "
+                f"{longest}. Shorten it.",
+            )
+        if request.request_id in self._families:
+            raise ValueError(f"request id {request.request_id} is in use")
+        if len(request.output) and request.params.n != 1:
+            raise ValueError(f"a request with output so far must have n = 1, not {request.params.n}")
 
     def abort(self, request_id: int, choice: int = -1) -> int:
         """End a request, or one choice of it, without further output. Returns how many sequences that ended."""
-        choices = self._requests.get(request_id, {})
-        ended = [s for s in choices.values() if choice in (-1, s.choice)]
+        family = self._families.get(request_id)
+        ended = [s for s in family.sequences.values() if choice in (-1, s.choice)] if family else []
         for sequence in ended:
             self._end(sequence)
         self._counters.aborted += len(ended)
@@ -126,175 +117,137 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Some sequence has not ended yet."""
-        return bool(self._requests)
+        return bool(self._families)
 
     # The next step
 
     def schedule(self, now_s: float) -> Step | None:
         """The next step, or None when there is nothing to run before a step under way has ended."""
         self.pool.now = self._step_id
-        self._make_room()
-        builder = StepBuilder()
-        budget = StepBudget(self.config.max_num_batched_tokens, self._max_running, self.pool.available)
-        self._decode(builder, budget)
-        self._continue_prefills(builder, budget)
-        self._admit(builder, budget)
+        if self._sharing:
+            self._sharing.wake_overdue(self._step_id)
+        crowded = self._make_room()
+        to_feed = self._slots.to_feed()
+        builder = StepBuilder(self._slots, self.pool)
+        builder.decodes(np.flatnonzero(to_feed == 1).astype(np.int32))
+        prefills = self._prefills(to_feed)
+        admit = not crowded and self._admission.possible
+        if prefills or admit:
+            self._prefill(builder, prefills, admit)
         if builder.empty:
             return None
-        step = builder.build(self._step_id, tuple(self._released))
+        flight = builder.build(self._step_id, tuple(self._released))
+        self._flights.append(flight)
         self._released.clear()
         self._step_id += 1
-        self._slots.scheduled[step.slots] += step.num_tokens
-        self._slots.drawn[step.slots] += step.sample
-        self._flights.append(
-            Flight(step.step_id, step.slots, self._slots.epoch[step.slots], step.num_tokens, step.sample)
+        return flight.step
+
+    def _prefill(self, builder: StepBuilder, prefills: list[Sequence], admit: bool) -> None:
+        """Fill the step beside its decodes: running prefills in order of rank, then waiting sequences if `admit`.
+
+        When the first one will not end in this step, half of the room is offered to those behind it that would: a
+        short prompt doesn't wait for a long one.
+        """
+        decodes = builder.decode_shape
+        room = self._cost.room(decodes) if decodes.sequences else None
+        budget = StepBudget(
+            self.config.max_num_batched_tokens - decodes.tokens, self.config.max_num_seqs - decodes.sequences, room
         )
-        return step
-
-    def _make_room(self) -> None:
-        """Preempt, last in rank first, until all decodes and the first prefill can have their next page."""
-        while self._pages_wanted() > self.pool.available:
-            self._preempt(self._slots.running()[-1])
-
-    def _pages_wanted(self) -> int:
-        """Pages without which some decode, or the first of the prefills, could not go on."""
-        slots, to_feed = self._slots, self._slots.to_feed()
-        decodes = np.flatnonzero(to_feed == 1).astype(np.int32)
-        at_end = slots.scheduled[decodes] == slots.capacity[decodes]
-        shared = ~at_end & self._tail_shared(decodes)
-        wanted = int(at_end.sum() + shared.sum())
-        prefill = self._prefills(to_feed)[:1]
-        for sequence in prefill:
-            start = int(slots.scheduled[sequence.slot])
-            wanted += sequence.table.cost(start, start + 1)
-        return wanted
-
-    def _tail_shared(self, slots: Ints) -> Bools:
-        tail = self._slots.tail[slots]
-        shared: Bools = (self.pool.holders[tail] > 1) | self.pool.kept[tail]
-        return shared
+        if prefills and not builder.would_end(budget, prefills[0]):
+            lane = budget.half()
+            prefills[1:] = [s for s in prefills[1:] if not builder.offer(lane, s, whole=True)]
+            if admit:
+                self._admission.fill(builder, lane, self._step_id, whole=True)
+            budget.absorb(lane)
+        for sequence in prefills:
+            builder.offer(budget, sequence)
+        if admit:
+            self._admission.fill(builder, budget, self._step_id, whole=False)
 
     def _prefills(self, to_feed: Ints) -> list[Sequence]:
-        found = [self._slots.sequences[slot] for slot in np.flatnonzero(to_feed > 1).tolist()]
-        return sorted((s for s in found if s is not None), key=lambda s: s.rank)
+        found = [self._slots.at(slot) for slot in np.flatnonzero(to_feed > 1).tolist()]
+        return sorted(found, key=lambda s: s.rank)
 
-    def _decode(self, builder: StepBuilder, budget: StepBudget) -> None:
-        slots = self._slots
-        decodes = np.flatnonzero(slots.to_feed() == 1).astype(np.int32)
-        if not len(decodes):
-            return
-        start = slots.scheduled[decodes]
-        slow = (start == slots.capacity[decodes]) | self._tail_shared(decodes)
-        self.pool.fill_next(slots.tail[decodes[~slow]])
-        for slot in decodes[slow].tolist():
-            self._write(builder, budget, slot, int(slots.scheduled[slot]), 1)
-        builder.decodes(decodes, start)
-        budget.spend(len(decodes), 0, len(decodes))
+    def _make_room(self) -> bool:
+        """Preempt, last in rank first, until every decode and the first of the prefills can have its next page.
 
-    def _write(self, builder: StepBuilder, budget: StepBudget, slot: int, start: int, count: int) -> None:
-        sequence = self._slots.sequences[slot]
-        assert sequence is not None
-        before = self.pool.available
-        writes = sequence.table.write(start, start + count)
-        assert writes is not None, "the step budget let through more pages than there are"
-        budget.spend(0, before - self.pool.available, 0)
-        builder.writes(slot, writes)
-        self._slots.update_table(sequence)
+        True if that was necessary; then nobody should be admitted to the step.
+        """
+        before = self._counters.preemptions
+        while self.pool.available < self._slots.count and self._pages_wanted() > self.pool.available:
+            self._preempt(self._slots.running()[-1])
+        return self._counters.preemptions > before
 
-    def _continue_prefills(self, builder: StepBuilder, budget: StepBudget) -> None:
-        for sequence in self._prefills(self._slots.to_feed()):
-            self._chunk(builder, budget, sequence)
-
-    def _chunk(self, builder: StepBuilder, budget: StepBudget, sequence: Sequence) -> None:
-        slots, slot = self._slots, sequence.slot
-        start, end = int(slots.scheduled[slot]), int(slots.known[slot] + slots.drawn[slot])
-        count = budget.chunk(end - start, int(slots.capacity[slot]) - start, self.config.page_size)
-        if count < 1:
-            return
-        self._write(builder, budget, slot, start, count)
-        builder.chunk(slot, count, start, start + count == end)
-        budget.spend(count, 0)
-
-    def _admit(self, builder: StepBuilder, budget: StepBudget) -> None:
-        while self._slots.count < self._max_running and budget.tokens > 0 and budget.sequences > 0:
-            sequence = self._waiting.pop()
-            if sequence is None:
-                return
-            needed = -(-len(sequence.tokens) // self.config.page_size)
-            reserve = self._slots.count << sequence.preemptions  # each preemption doubles the caution
-            if self._slots.count and budget.pages < needed + reserve:
-                self._waiting.push(sequence)
-                return
-            self._start(builder, sequence)
-            self._chunk(builder, budget, sequence)
-
-    def _start(self, builder: StepBuilder, sequence: Sequence) -> None:
-        if sequence.cached_tokens < 0:
-            sequence.cached_tokens = 0
-            self._counters.prompt_tokens += sequence.prompt_len
-        slot = self._slots.enter(sequence, 0)
-        builder.start(
-            SequenceStart(
-                slot=slot,
-                tokens=sequence.tokens,
-                prompt_len=sequence.prompt_len,
-                pages=np.array(sequence.table.pages, np.int32),
-                params=sequence.request.params,
-                seed=sequence.request.seed,
-                choice=sequence.choice,
-            )
-        )
+    def _pages_wanted(self) -> int:
+        to_feed = self._slots.to_feed()
+        going_on = [self._slots.at(slot) for slot in np.flatnonzero(to_feed == 1).tolist()]
+        going_on += self._prefills(to_feed)[:1]
+        starts = ((s, int(self._slots.scheduled[s.slot])) for s in going_on)
+        return sum(s.table.cost(start, start + 1) for s, start in starts)
 
     def _preempt(self, sequence: Sequence) -> None:
-        """Take the sequence's pages and let it wait; it will be computed again from its tokens."""
+        """Take the sequence's slot and pages; it waits, and will be computed again from its tokens."""
         self._vacate(sequence)
         sequence.preemptions += 1
         self._counters.preemptions += 1
         self._waiting.push(sequence)
 
     def _vacate(self, sequence: Sequence) -> None:
+        if self._sharing:
+            self._sharing.detach(sequence)
         self._released.append(sequence.slot)
         self._slots.leave(sequence)
         sequence.table.free()
 
     def _end(self, sequence: Sequence) -> None:
-        if sequence.queued:
-            self._waiting.remove(sequence)
-        else:
+        """The sequence leaves wherever it is; a follower takes the lead if it was the leader."""
+        family = sequence.family
+        if sequence.slot != NO_SLOT:
             self._vacate(sequence)
-        choices = self._requests[sequence.request.request_id]
-        del choices[sequence.choice]
-        if not choices:
-            del self._requests[sequence.request.request_id]
+        elif sequence.queued:
+            self._waiting.remove(sequence)
+        elif sequence.held and self._sharing:
+            self._sharing.drop(sequence)
+        else:
+            family.followers.remove(sequence)
+        del family.sequences[sequence.choice]
+        self._num_sequences -= 1
+        if family.followers and len(family.followers) == len(family.sequences):
+            self._waiting.push(family.followers.pop(0))
+        if not family.sequences:
+            del self._families[sequence.request.request_id]
 
     # Its result
 
     def apply(self, step: Step, result: StepResult, now_s: float) -> StepOutputs:
-        """Take in a step's result, in the order of scheduling. Sequences that have gone meanwhile are passed over."""
-        if not self._flights or self._flights[0].step_id != step.step_id or result.step_id != step.step_id:
+        """Take in a step's result, in the order of scheduling. Sequences that have gone meanwhile are passed over.
+
+        Raises ValueError when this is not the oldest step under way, or the result has not a token for each sample.
+        """
+        if not self._flights or self._flights[0].step is not step or result.step_id != step.step_id:
             raise ValueError(f"step {step.step_id} with result {result.step_id} is not the oldest step under way")
+        if len(result.tokens) != int(step.sample.sum()):
+            raise ValueError(f"a result of {len(result.tokens)} tokens for {int(step.sample.sum())} samples")
         flight = self._flights.popleft()
         slots = self._slots
-        alive = slots.epoch[flight.slots] == flight.epochs
-        slots.computed[flight.slots[alive]] += flight.num_tokens[alive]
-        drawing = flight.sample & alive
-        drawn = flight.slots[drawing]
-        tokens = result.tokens[alive[flight.sample], 0]
+        alive = slots.epoch[step.slots] == flight.epochs
+        self._computed(flight, alive)
+        rows = alive[step.sample]
+        drawn = step.slots[step.sample & alive]
+        tokens = result.tokens[rows, 0]
         finish = slots.append(drawn, tokens)
-        outputs = self._outputs(result, alive[flight.sample], drawn, tokens, finish)
+        outputs = self._outputs(result, rows, drawn, tokens, finish)
         for slot in drawn[finish != Finish.RUNNING].tolist():
-            sequence = slots.sequences[slot]
-            assert sequence is not None
-            self._end(sequence)
+            self._end(slots.at(slot))
         self._count(flight, result, len(tokens))
         return outputs
 
     def fail(self, step: Step) -> StepOutputs:
         """The step brought nothing but an error: end all it carried with Finish.ERROR; their pages are given back."""
-        if not self._flights or self._flights[0].step_id != step.step_id:
+        if not self._flights or self._flights[0].step is not step:
             raise ValueError(f"step {step.step_id} is not the oldest step under way")
         flight, table = self._flights.popleft(), self._slots
-        slots = flight.slots[table.epoch[flight.slots] == flight.epochs]
+        slots = step.slots[table.epoch[step.slots] == flight.epochs]
         outputs = StepOutputs(
             request_ids=table.request_id[slots],
             choices=table.choice[slots],
@@ -303,18 +256,27 @@ class Scheduler:
             cached_tokens=table.cached_tokens[slots],
         )
         for slot in slots.tolist():
-            sequence = table.sequences[slot]
-            assert sequence is not None
-            self._end(sequence)
+            self._end(table.at(slot))
         return outputs
 
+    def _computed(self, flight: Flight, alive: Bools) -> None:
+        """K and V of the step's tokens are in their pages now: register full pages, let followers go."""
+        step, slots, size = flight.step, self._slots, self.pool.page_size
+        before = step.num_computed
+        after = before + step.num_tokens
+        slots.computed[step.slots[alive]] = after[alive]
+        if self._waiting.counts_service:
+            work = (step.num_tokens + step.sample)[alive].tolist()
+            self._waiting.served(zip(map(slots.at, step.slots[alive].tolist()), work, strict=True))
+        if self._sharing:
+            filled = (after // size > before // size) & alive
+            for slot, count in zip(step.slots[filled].tolist(), after[filled].tolist(), strict=True):
+                self._sharing.computed(slots.at(slot), slots.tokens[slot], count)
+        for slot in step.slots[flight.num_decodes :][alive[flight.num_decodes :]].tolist():
+            self._admission.release_followers(slots.at(slot))
+
     def _outputs(
-        self,
-        result: StepResult,
-        rows: Bools,
-        slots: Ints,
-        tokens: Ints,
-        finish: np.typing.NDArray[np.uint8],
+        self, result: StepResult, rows: Bools, slots: Ints, tokens: Ints, finish: npt.NDArray[np.uint8]
     ) -> StepOutputs:
         table = self._slots
         return StepOutputs(
@@ -329,23 +291,19 @@ class Scheduler:
         )
 
     def _count(self, flight: Flight, result: StepResult, generated: int) -> None:
-        counters = self._counters
-        counters.steps += 1
-        counters.computed_tokens += int(flight.num_tokens.sum())
-        counters.generated_tokens += generated
-        counters.forward_s += result.forward_s
-        counters.executor_s += result.total_s
-        if self.pool.pages_held:
-            counters.waste_sum += 1.0 - self.pool.slots_filled / self.pool.slots_held
-            counters.waste_samples += 1
+        shape = flight.shape
+        self._cost.observe(shape, shape.tokens - flight.num_decodes, result.total_s)
+        self._counters.count_step(shape.tokens, generated, result.forward_s, result.total_s)
+        self._counters.sample_waste(self.pool.slots_filled, self.pool.slots_held)
 
     # What it holds
 
     def stats(self) -> EngineStats:
+        """Gauges of this moment and totals since start. O(1)."""
         counters, pool = self._counters, self.pool
         return EngineStats(
             running=self._slots.count,
-            waiting=len(self._waiting),
+            waiting=self._num_sequences - self._slots.count,
             pages_total=pool.num_pages,
             pages_held=pool.pages_held,
             pages_cached=pool.pages_cached,
@@ -365,4 +323,10 @@ class Scheduler:
 
     def memory_report(self) -> MemoryReport:
         """Every page at this moment. O(pages); for a dashboard, not for every step."""
-        return self.pool.report()
+        return self.pool.report(self._sharing.index.depth.copy() if self._sharing else None)
+
+    def check(self) -> None:
+        """Prove the invariants of pool and index. Raises AssertionError. O(pages); for tests."""
+        self.pool.check(s.table.pages for s in self._slots.running())
+        if self._sharing:
+            self._sharing.index.check()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from octavo.engine.block_table import BlockTable
+from octavo.engine.prefix import Entry
 from octavo.engine.request import Request, Tokens
 
 #: (time key, serial number): the smaller is served first and preempted last. Total and fixed for a sequence's life.
@@ -14,8 +15,24 @@ NO_SLOT = -1
 
 
 @dataclass(slots=True, eq=False)
+class Family:
+    """The sequences of one request that have not ended, by choice.
+
+    followers: those that wait until another one, the leader, has computed the prompt up to its last token.
+    counted: the request's prompt is in the statistics.
+    """
+
+    sequences: dict[int, Sequence] = field(default_factory=dict)
+    followers: list[Sequence] = field(default_factory=list)
+    counted: bool = False
+
+
+@dataclass(slots=True, eq=False)
 class Sequence:
     """What does not change with every token; the counters of a sequence that has a slot are in `SlotTable`.
+
+    A sequence is in one place: it has a slot, or is queued (WaitingQueue), or is held (PrefixSharing: a running one
+    computes its next block), or is a follower in its family.
 
     tokens: int32 [n]; all tokens known, valid while the sequence has no slot (with one, they are in the slot's row).
     limit: the sequence ends when it has so many tokens. min_tokens_at: eos and stop ids don't end it below so many.
@@ -25,18 +42,27 @@ class Sequence:
 
     request: Request
     choice: int
+    family: Family
     rank: Rank
     tokens: Tokens
     table: BlockTable
     limit: int
     min_tokens_at: int
     stop_ids: frozenset[int]
+    salt: bytes = b""
     slot: int = NO_SLOT
     queued: bool = False
     cached_tokens: int = -1
     preemptions: int = 0
     passed: int = 0
+    # PrefixSharing's: keys of the leading blocks; how many of these the index knows, and the entry of the last of them;
+    # the block up to which the sequence has announced what it will compute; whether it is held, and until which step.
     keys: list[bytes] = field(default_factory=list)
+    indexed: int = 0
+    tip: Entry | None = None
+    announced: int = 0
+    held: bool = False
+    held_until: int = -1
 
     @property
     def prompt_len(self) -> int:

@@ -55,6 +55,8 @@ class SlotTable:
         known = len(sequence.tokens)
         self.tokens[slot, :known] = sequence.tokens
         self.known[slot] = known
+        self.capacity[slot] = sequence.table.capacity
+        self.tail[slot] = sequence.table.pages[-1] if sequence.table.pages else 0
         self.scheduled[slot] = self.computed[slot] = computed
         self.limit[slot] = sequence.limit
         self.min_tokens_at[slot] = sequence.min_tokens_at
@@ -77,11 +79,15 @@ class SlotTable:
         self.epoch[slot] += 1
         self._free.append(slot)
 
-    def update_table(self, sequence: Sequence) -> None:
-        """Copy what the columns need to know of the sequence's block table."""
-        table = sequence.table
-        self.capacity[sequence.slot] = table.capacity
-        self.tail[sequence.slot] = table.pages[-1] if table.pages else 0
+    def at(self, slot: int) -> Sequence:
+        """The sequence that has this slot."""
+        sequence = self.sequences[slot]
+        assert sequence is not None, f"slot {slot} is idle"
+        return sequence
+
+    def reach(self, slot: int) -> int:
+        """Tokens that the sequence has, or will have when the steps under way have ended."""
+        return int(self.known[slot]) + int(self.drawn[slot])
 
     def to_feed(self) -> Ints:
         """int32 [num_slots]: tokens each slot could feed now; 0 for those that wait for their last token's result."""
@@ -99,9 +105,7 @@ class SlotTable:
         asking = self.has_stop_ids[slots]
         if asking.any():
             for i in np.flatnonzero(asking).tolist():
-                sequence = self.sequences[slots[i]]
-                assert sequence is not None
-                stop[i] |= int(tokens[i]) in sequence.stop_ids
+                stop[i] |= int(tokens[i]) in self.at(slots[i]).stop_ids
         stop &= length >= self.min_tokens_at[slots]
         finish = np.zeros(len(slots), np.uint8)
         finish[length >= self.limit[slots]] = Finish.LENGTH

@@ -21,14 +21,27 @@ class Counters:
     waste_sum: float = 0.0
     waste_samples: int = 0
 
+    def count_step(self, computed: int, generated: int, forward_s: float, executor_s: float) -> None:
+        self.steps += 1
+        self.computed_tokens += computed
+        self.generated_tokens += generated
+        self.forward_s += forward_s
+        self.executor_s += executor_s
+
+    def sample_waste(self, filled: int, held: int) -> None:
+        """After a step: `filled` of `held` token slots of held pages are filled."""
+        if held:
+            self.waste_sum += 1.0 - filled / held
+            self.waste_samples += 1
+
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
     """The moment's gauges and the totals since start.
 
     running, waiting: sequences. slots_*: token slots of held pages. prompt_tokens and cached_tokens count a request
-    once, at its first admission; computed_tokens counts every token fed, recomputed ones too. forward_s, executor_s:
-    seconds inside the forward passes, and inside the executor altogether.
+    once, at its first admission; computed_tokens counts every token fed, recomputed ones too. aborted: sequences.
+    forward_s, executor_s: seconds inside the forward passes, and inside the executor altogether.
     """
 
     running: int

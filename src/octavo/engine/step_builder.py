@@ -1,74 +1,130 @@
-"""Collects what one step changes and computes."""
+"""Puts one step together: takes the pages that it will write, and collects what it changes and computes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from octavo.engine.block_table import PageWrites
+from octavo.engine.budget import StepBudget
+from octavo.engine.cost import StepShape
+from octavo.engine.pages import PagePool
+from octavo.engine.sequence import Sequence
+from octavo.engine.slots import Ints, SlotTable
 from octavo.engine.step import SequenceStart, Step
 
-Ints = npt.NDArray[np.int32]
 _NO_INTS = np.empty(0, np.int32)
 
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """A step under way: what `apply` needs to know when its result comes. Columns as in Step."""
+    """A step under way: what `apply` needs to know when its result comes.
 
-    step_id: int
-    slots: Ints
+    The first `num_decodes` rows are decodes, the others chunks. epochs: int32 [S], of the rows' slots when scheduled.
+    """
+
+    step: Step
     epochs: Ints
-    num_tokens: Ints
-    sample: npt.NDArray[np.bool_]
+    num_decodes: int
+    shape: StepShape
 
 
 class StepBuilder:
-    """Rows are added decodes first, then chunks; `build` concatenates them."""
+    """Decodes come first, then chunks. A sequence's counters in `slots` are brought up to date by `build`."""
 
-    def __init__(self) -> None:
+    def __init__(self, slots: SlotTable, pool: PagePool) -> None:
+        self._slots = slots
+        self._pool = pool
         self._starts: list[SequenceStart] = []
         self._append_slots: list[int] = []
         self._append_pages: list[int] = []
         self._copies: list[tuple[int, int, int, int]] = []
-        self._decodes = _NO_INTS
-        self._decodes_at = _NO_INTS
+        self._decodes = self._decodes_at = _NO_INTS
         self._chunks: list[tuple[int, int, int, bool]] = []
+        self.decode_shape = StepShape(0, 0, 0, 0)
 
     @property
     def empty(self) -> bool:
         return not self._chunks and not len(self._decodes)
 
-    def start(self, start: SequenceStart) -> None:
-        self._starts.append(start)
+    def decodes(self, decodes: Ints) -> None:
+        """One token of each of these slots, from which the next one is drawn; there are enough pages."""
+        if not len(decodes):
+            return
+        slots, pool = self._slots, self._pool
+        at = slots.scheduled[decodes]
+        growing = decodes[at == slots.capacity[decodes]]
+        if len(growing):
+            self._grow(growing)
+        tails = slots.tail[decodes]
+        shared = pool.shared(tails)
+        if shared.any():
+            for slot in decodes[shared].tolist():
+                self._write(slot, int(slots.scheduled[slot]), 1)
+            tails = tails[~shared]
+        pool.fill_next(tails)
+        self._decodes, self._decodes_at = decodes, at
+        context = int(at.sum()) + len(at)
+        self.decode_shape = StepShape(len(at), len(at), context, context)
 
-    def writes(self, slot: int, writes: PageWrites) -> None:
-        for page in writes.appended:
-            self._append_slots.append(slot)
-            self._append_pages.append(page)
-        if writes.copy is not None:
-            self._copies.append((slot, *writes.copy))
+    def start(self, sequence: Sequence, computed: int) -> None:
+        """The sequence takes a slot; its table holds the pages of its first `computed` tokens."""
+        slot = self._slots.enter(sequence, computed)
+        self._starts.append(
+            SequenceStart(
+                slot=slot,
+                tokens=sequence.tokens,
+                prompt_len=sequence.prompt_len,
+                pages=np.array(sequence.table.pages, np.int32),
+                params=sequence.request.params,
+                seed=sequence.request.seed,
+                choice=sequence.choice,
+            )
+        )
 
-    def decodes(self, slots: Ints, computed: Ints) -> None:
-        """One token of each of these slots, from which the next one is drawn."""
-        self._decodes, self._decodes_at = slots, computed
+    def offer(self, budget: StepBudget, sequence: Sequence, whole: bool = False) -> bool:
+        """Offer a running prefill to the budget and feed what it allows. whole: all that is left, or nothing."""
+        slot, start, wanted, allowed = sequence.slot, *self._chunk(budget, sequence)
+        if allowed < (wanted if whole else 1):
+            return False
+        self._write(slot, start, allowed)
+        self._chunks.append((slot, allowed, start, start + allowed == self._slots.reach(slot)))
+        budget.spend_chunk(allowed, start)
+        return True
 
-    def chunk(self, slot: int, num_tokens: int, computed: int, sample: bool) -> None:
-        self._chunks.append((slot, num_tokens, computed, sample))
+    def would_end(self, budget: StepBudget, sequence: Sequence) -> bool:
+        """The budget allows all that is left of a running prefill."""
+        _, wanted, allowed = self._chunk(budget, sequence)
+        return allowed == wanted
 
-    def build(self, step_id: int, released: tuple[int, ...]) -> Step:
-        slots, computed = self._decodes, self._decodes_at
-        num_tokens = np.ones(len(slots), np.int32)
-        sample = np.ones(len(slots), np.bool_)
+    def _chunk(self, budget: StepBudget, sequence: Sequence) -> tuple[int, int, int]:
+        """(position, tokens left to feed, tokens allowed) of a running prefill.
+
+        A leader stops before the last token of its prompt, so that its followers can fork there.
+        """
+        start, end = int(self._slots.scheduled[sequence.slot]), self._slots.reach(sequence.slot)
+        if sequence.family.followers and start < sequence.prompt_len - 1:
+            end = sequence.prompt_len - 1
+        table = sequence.table
+        pages = self._pool.available - table.cost(start, start)
+        slots = table.capacity - start + pages * self._pool.page_size if pages >= 0 else 0
+        return start, end - start, budget.chunk(end - start, start, slots)
+
+    def build(self, step_id: int, released: tuple[int, ...]) -> Flight:
+        slots, at = self._decodes, self._decodes_at
+        num_decodes = len(slots)
+        num_tokens = np.ones(num_decodes, np.int32)
+        sample = np.ones(num_decodes, np.bool_)
+        shape = self.decode_shape
         if self._chunks:
             chunks = np.array(self._chunks, np.int32)
             slots = np.concatenate([slots, chunks[:, 0]])
             num_tokens = np.concatenate([num_tokens, chunks[:, 1]])
-            computed = np.concatenate([computed, chunks[:, 2]])
+            at = np.concatenate([at, chunks[:, 2]])
             sample = np.concatenate([sample, chunks[:, 3] != 0])
-        return Step(
+            shape = self._shape()
+        step = Step(
             step_id=step_id,
             released=released,
             starts=tuple(self._starts),
@@ -77,7 +133,43 @@ class StepBuilder:
             copies=np.array(self._copies, np.int32).reshape(-1, 4),
             slots=slots,
             num_tokens=num_tokens,
-            num_computed=computed,
+            num_computed=at,
             sample=sample,
-            num_tokens_total=int(num_tokens.sum()),
+            num_tokens_total=shape.tokens,
         )
+        self._slots.scheduled[slots] += num_tokens
+        self._slots.drawn[slots] += sample
+        return Flight(step, self._slots.epoch[slots], num_decodes, shape)
+
+    def _shape(self) -> StepShape:
+        tokens, sequences, context, pairs = self.decode_shape
+        for _, count, start, _ in self._chunks:
+            tokens += count
+            context += start + count
+            pairs += count * start + count * (count + 1) // 2
+        return StepShape(tokens, sequences + len(self._chunks), context, pairs)
+
+    def _grow(self, slots: Ints) -> None:
+        pages = self._pool.take(len(slots))
+        assert pages is not None, "a step must have made room before it is filled"
+        for slot, page in zip(slots.tolist(), pages, strict=True):
+            self._slots.at(slot).table.append(page)
+            self._append_slots.append(slot)
+            self._append_pages.append(page)
+        self._slots.capacity[slots] += self._pool.page_size
+        self._slots.tail[slots] = pages
+
+    def _write(self, slot: int, start: int, count: int) -> None:
+        table = self._slots.at(slot).table
+        writes = table.write(start, start + count)
+        assert writes is not None, "a step must have made room before it is filled"
+        self._record(slot, writes)
+        self._slots.capacity[slot] = table.capacity
+        self._slots.tail[slot] = table.pages[-1]
+
+    def _record(self, slot: int, writes: PageWrites) -> None:
+        for page in writes.appended:
+            self._append_slots.append(slot)
+            self._append_pages.append(page)
+        if writes.copy is not None:
+            self._copies.append((slot, *writes.copy))

@@ -1,0 +1,48 @@
+"""What a scheduler is built from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from octavo.engine.policies import POLICIES
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """Sizes in tokens unless named otherwise. Raises ValueError when a value is out of its limits.
+
+    max_model_len: longest prompt plus answer of a sequence. max_num_seqs: most sequences that run at once, and executor
+    slots. max_num_batched_tokens: most tokens in one step. eos_ids: tokens that end an answer.
+    policy: order of the waiting, "fcfs", "priority" or "fair" (engine/policies.py).
+    target_itl_s: longest gap between two tokens of a running stream that prefill may cause; 0: relative to the gap
+    without prefill (engine/cost.py).
+    prefix_key: 16 to 64 secret bytes that key the prefix index; None draws fresh ones.
+    ageing_s: under the priority policy one step of priority weighs as much as so many seconds of waiting.
+    """
+
+    max_model_len: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    page_size: int
+    num_pages: int
+    eos_ids: frozenset[int] = frozenset()
+    prefix_caching: bool = True
+    policy: str = "fcfs"
+    target_itl_s: float = 0.0
+    prefix_key: bytes | None = None
+    ageing_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        for name in ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "page_size", "num_pages"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        for name in ("target_itl_s", "ageing_s"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must not be negative")
+        if self.policy not in POLICIES:
+            raise ValueError(f"policy is {self.policy!r}; it must be one of {', '.join(POLICIES)}")
+        if self.num_pages * self.page_size < self.max_model_len:
+            raise ValueError(
+                f"the pool holds {self.num_pages * self.page_size} tokens, less than one sequence of max_model_len "
+                f"{self.max_model_len}; lower max_model_len or give the pool more memory"
+            )
