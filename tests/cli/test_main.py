@@ -32,7 +32,7 @@ def test_help_is_quick_and_lists_the_verbs() -> None:
 
 
 def test_help_imports_nothing_heavy() -> None:
-    heavy = ("numpy", "tokenizers", "starlette", "uvicorn", "yaml", "octavo._native")
+    heavy = ("numpy", "tokenizers", "jinja2", "uvicorn", "yaml", "octavo._native")
     code = (
         "import sys; from octavo.cli.main import main; main(['--help']); main(['serve', '--port', 'x']);"
         f"print([m for m in {heavy} if m in sys.modules])"

@@ -21,7 +21,7 @@ from octavo.cli.pull import rounded_size
 from octavo.config import EngineConfig, ServerConfig
 
 _NATIVE_LEVELS = ("avx512_bf16", "avx512", "avx2", "generic")
-_LIBRARIES = ("numpy", "tokenizers", "msgspec", "starlette", "uvicorn", "httptools", "uvloop", "huggingface_hub")
+_LIBRARIES = ("numpy", "tokenizers", "msgspec", "jinja2", "uvicorn", "httptools", "uvloop", "huggingface_hub")
 _LEAST_FREE_DISK_BYTES = 1 << 30
 
 
