@@ -18,7 +18,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 _SHOWN_CHARS = 80
 _NAMES_SHOWN = 8
 _UNKNOWN_LOG_INTERVAL_S = 60.0
-_AT = re.compile(r"^(?P<problem>.*?)(?: - at `(?P<key>key in )?\$(?P<path>[^`]*)`)?$", re.DOTALL)
+_AT = re.compile(r"^(?P<problem>.*?)(?: - at (?:`key` in )?`\$(?P<path>[^`]*)`)?$", re.DOTALL)
 _STEP = re.compile(r"\.?([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 _field_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
