@@ -15,7 +15,7 @@ from tests.server.harness import Answer, Served, until
 def test_ov01_exactly_the_bound_is_kept(model: Path, n: int, stream: bool) -> None:
     requests = 100 if n == 1 else 20
     with (
-        Served(model, "--step-ms", "20", engine={"max_num_seqs": 2}, server={"max_queue": 8}) as small,
+        Served(model, "--step-ms", "8", engine={"max_num_seqs": 2}, server={"max_queue": 8}) as small,
         ThreadPoolExecutor(requests) as clients,
     ):
         body: dict[str, Any] = {"prompt": "abc", "max_tokens": 20, "n": n, "stream": stream}
