@@ -8,7 +8,7 @@ however it touches a template's own text, it can't become a control token.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import tokenizers
 
@@ -17,8 +17,6 @@ from octavo.formats.model_files import ModelFiles
 from octavo.text.gguf_tokenizer import load_gguf
 from octavo.text.hf_tokenizer import load_hf
 from octavo.text.vocabulary import Vocabulary
-
-Span = tuple[int, int]
 
 
 class Tokenizer:
@@ -47,7 +45,7 @@ class Tokenizer:
 
     def encode_trusted(self, text: str) -> list[int]:
         """Ids of a text in which control tokens' texts stand for the tokens: a template, or a raw prompt."""
-        return self.encode_spans(text, [(0, len(text))])
+        return self.encode_viewed(text, text)
 
     def encode_prompt(self, text: str, trusted: bool = True) -> list[int]:
         """Ids of a whole prompt: as `encode_trusted` or `encode`, with bos and eos where the model expects them."""
@@ -59,19 +57,23 @@ class Tokenizer:
             ids.append(facts.eos_id)
         return ids
 
-    def encode_spans(self, text: str, trusted: Sequence[Span]) -> list[int]:
-        """Ids of a text that is trusted only inside the given spans (begin, end), ascending and apart.
+    def encode_viewed(self, text: str, view: str) -> list[int]:
+        """Ids of a text in which control tokens are looked for in `view` instead of in the text itself.
 
-        A control token is made only from text that lies in one trusted span altogether. All between two control tokens
-        is encoded in one go, so the ids are those of encoding the text as a whole.
+        view: as long as the text, and equal to it wherever the text can be trusted. All between two control tokens is
+        encoded in one go, so the ids are those of encoding the text as a whole.
         """
         ids: list[int] = []
         done = 0
-        for begin, end, token in self._control_matches(text, trusted):
-            ids += self._encode_plain(text[done:begin])
-            ids.append(token)
-            done = end
+        for match in self._control.finditer(view) if self._control else ():
+            ids += self._encode_plain(text[done : match.start()])
+            ids.append(self.vocabulary.control[match[0]])
+            done = match.end()
         return ids + self._encode_plain(text[done:])
+
+    def control_ids_in(self, view: str) -> list[int]:
+        """The control tokens that `encode_viewed` makes, in order."""
+        return [self.vocabulary.control[match[0]] for match in self._control.finditer(view)] if self._control else []
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """The text of some tokens; bytes that are no UTF-8 become U+FFFD. Unknown ids stand for nothing."""
@@ -79,17 +81,6 @@ class Tokenizer:
         size = len(table)
         kept = (token for token in ids if not (skip_special_tokens and token in control))
         return b"".join(table[token] for token in kept if 0 <= token < size).decode(errors="replace")
-
-    def control_ids_in(self, text: str, trusted: Sequence[Span]) -> list[int]:
-        """The control tokens that `encode_spans` would make, in order."""
-        return [token for _, _, token in self._control_matches(text, trusted)]
-
-    def _control_matches(self, text: str, trusted: Sequence[Span]) -> Iterable[tuple[int, int, int]]:
-        if self._control is None:
-            return
-        for begin, end in trusted:
-            for match in self._control.finditer(text, begin, end):
-                yield match.start(), match.end(), self.vocabulary.control[match[0]]
 
     def _encode_plain(self, text: str) -> list[int]:
         if not text:
