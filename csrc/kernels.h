@@ -45,11 +45,11 @@ struct LinearArgs {
 
 enum class KvType : int32_t { f32 = 0, bf16 = 1 };
 
+constexpr int32_t kMaxHeadDim = 256;
+
 // Inside one (page, layer): [K|V][kv_head][plane]. bf16 K plane [head_dim/2][page_size][2], V plane
 // [page_size/2][head_dim][2]: the pairs that a bf16 dot product takes; f32 K plane [head_dim][page_size], V plane
 // [page_size][head_dim]. page_size is one of 4, 8, 16, 32; head_dim is a multiple of 16 up to kMaxHeadDim.
-constexpr int32_t kMaxHeadDim = 256;
-
 struct KvLayout {
   KvType type;
   int32_t page_size, kv_heads, head_dim;

@@ -1,0 +1,187 @@
+// Row-wise ops against double precision; rope_store against the page layout that kernels.h states.
+#include <math.h>
+#include <string.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "expect.h"
+
+using namespace octavo;
+
+namespace {
+
+uint16_t to_bf16(float f) {
+  uint32_t u;
+  memcpy(&u, &f, 4);
+  return uint16_t((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+}
+
+std::vector<float> random_row(Random& random, int64_t n, float scale) {
+  std::vector<float> row;
+  for (int64_t i = 0; i < n; i++) row.push_back(random.uniform() * scale);
+  return row;
+}
+
+bool close(double want, double got, double tolerance) { return fabs(want - got) <= tolerance * std::max(1.0, fabs(want)); }
+
+void test_rows(const KernelTable& level) {
+  Random random(1);
+  for (int width : {1, 15, 16, 17, 31, 48, 100, 576}) {
+    std::vector<float> x = random_row(random, width, 8), y = random_row(random, width, 8), out(width);
+    level.silu_mul(x.data(), y.data(), width, out.data());
+    for (int i = 0; i < width; i++) {
+      double want = x[i] / (1 + ::exp(-double(x[i]))) * y[i];
+      EXPECT(close(want, out[i], 1e-6), "%s silu(%g) * %g = %g, not %g", level.level, x[i], y[i], want, out[i]);
+    }
+    level.gelu_tanh_mul(x.data(), y.data(), width, out.data());
+    for (int i = 0; i < width; i++) {
+      double g = x[i], want = 0.5 * g * (1 + tanh(sqrt(2 / M_PI) * (g + 0.044715 * g * g * g))) * y[i];
+      EXPECT(close(want, out[i], 1e-6), "%s gelu(%g) * %g = %g, not %g", level.level, x[i], y[i], want, out[i]);
+    }
+    double squares = 0;
+    for (float v : x) squares += double(v) * v;
+    level.rms_norm(x.data(), y.data(), 1e-5f, width, out.data());
+    for (int i = 0; i < width; i++) {
+      double want = x[i] / sqrt(squares / width + 1e-5f) * y[i];
+      EXPECT(close(want, out[i], 1e-6), "%s rms_norm of width %d: %g, not %g", level.level, width, want, out[i]);
+    }
+    out = y;
+    level.add(x.data(), width, out.data());
+    for (int i = 0; i < width; i++) EXPECT(out[i] == x[i] + y[i], "%s add of width %d", level.level, width);
+  }
+  // Far out both activations are 0 or the identity, never NaN.
+  std::vector<float> far = {-1e30f, -200, -100, 100, 200, 1e30f}, one(6, 1.0f), out(6);
+  for (auto activation : {level.silu_mul, level.gelu_tanh_mul}) {
+    activation(far.data(), one.data(), 6, out.data());
+    for (int i = 0; i < 6; i++) {
+      float want = far[i] < 0 ? 0 : far[i];
+      EXPECT(fabs(out[i] - want) <= 1e-8f * fabs(far[i]), "%s activation(%g) = %g", level.level, far[i], out[i]);
+    }
+  }
+}
+
+// Positions up to 1M: the angle is a product that float32 cannot hold.
+void test_rope_table(const KernelTable& level) {
+  std::vector<int32_t> positions = {0, 1, 2, 17, 999, 8191, 100000, 131071, 524288, 1000000};
+  std::vector<float> inv_freq;
+  for (int i = 0; i < 20; i++) inv_freq.push_back(float(pow(10000.0, -i / 20.0)));
+  std::vector<float> table(positions.size() * 40, NAN);
+  level.rope_table({positions.data(), inv_freq.data(), 40, 1.25f, table.data()}, 0, 4);
+  level.rope_table({positions.data(), inv_freq.data(), 40, 1.25f, table.data()}, 4, int32_t(positions.size()));
+  for (size_t t = 0; t < positions.size(); t++)
+    for (int i = 0; i < 20; i++) {
+      double angle = double(positions[t]) * inv_freq[i];
+      double cosine = table[t * 40 + i], sine = table[t * 40 + 20 + i];
+      EXPECT(fabs(cosine - 1.25 * cos(angle)) < 2e-7 && fabs(sine - 1.25 * sin(angle)) < 2e-7,
+             "%s rope at position %d, frequency %g: %.9g %.9g", level.level, positions[t], inv_freq[i], cosine, sine);
+    }
+}
+
+// What rope_store should make of a head: norm, then rotation of pairs (i, i + rotary/2).
+std::vector<double> rotated(const float* x, int head_dim, const float* norm, float eps, const float* rotation, int rotary) {
+  std::vector<double> y(x, x + head_dim);
+  if (norm) {
+    double squares = 0;
+    for (double v : y) squares += v * v;
+    for (int d = 0; d < head_dim; d++) y[d] = y[d] / sqrt(squares / head_dim + eps) * norm[d];
+  }
+  int half = rotary / 2;
+  std::vector<double> out = y;
+  for (int i = 0; i < half && rotation; i++) {
+    out[i] = y[i] * rotation[i] - y[i + half] * rotation[half + i];
+    out[i + half] = y[i + half] * rotation[i] + y[i] * rotation[half + i];
+  }
+  return out;
+}
+
+void test_rope_store(const KernelTable& level, KvType type, int page_size, int head_dim, int rotary, bool norms) {
+  const int tokens = 41, q_heads = 4, kv_heads = 2, layers = 2, layer = 1, blocks = 24;
+  Random random(uint64_t(page_size * 1000 + head_dim + rotary));
+  int element_bytes = type == KvType::f32 ? 4 : 2;
+  KvLayout kv{type, page_size, kv_heads, head_dim, 0, 0, nullptr};
+  kv.layer_bytes = int64_t(2) * kv_heads * head_dim * page_size * element_bytes;
+  kv.page_bytes = kv.layer_bytes * layers;
+  std::vector<uint8_t> pool(size_t(kv.page_bytes) * blocks * 2, 0xee);
+  std::vector<uint8_t> expected = pool;
+  kv.base = pool.data();
+
+  // Two sequences, tokens interleaved; pages in reverse order.
+  std::vector<int32_t> positions, token_seq, block_table;
+  for (int t = 0; t < tokens; t++) token_seq.push_back(t % 2), positions.push_back(3 + t / 2);
+  for (int b = 0; b < blocks * 2; b++) block_table.push_back(blocks * 2 - 1 - b);
+  int q_stride = q_heads * head_dim + 5, k_stride = kv_heads * head_dim + 3, v_stride = kv_heads * head_dim;
+  std::vector<float> q = random_row(random, int64_t(tokens) * q_stride, 2), k = random_row(random, int64_t(tokens) * k_stride, 2);
+  std::vector<float> v = random_row(random, int64_t(tokens) * v_stride, 2), before = q;
+  std::vector<float> q_norm = random_row(random, head_dim, 2), k_norm = random_row(random, head_dim, 2);
+  std::vector<float> rotation(size_t(tokens) * std::max(rotary, 1)), inv_freq;
+  for (int i = 0; i < rotary / 2; i++) inv_freq.push_back(float(pow(10000.0, -2.0 * i / rotary)));
+  level.rope_table({positions.data(), inv_freq.data(), rotary, 1.0f, rotation.data()}, 0, tokens);
+
+  RopeStoreArgs args{};
+  args.kv = kv, args.layer = layer, args.q_heads = q_heads;
+  args.q = q.data(), args.k = k.data(), args.v = v.data();
+  args.q_stride = q_stride, args.k_stride = k_stride, args.v_stride = v_stride;
+  args.positions = positions.data(), args.token_seq = token_seq.data();
+  args.block_table = block_table.data(), args.block_stride = blocks;
+  args.rotation = rotary ? rotation.data() : nullptr, args.rotary = rotary;
+  args.q_norm = norms ? q_norm.data() : nullptr, args.k_norm = norms ? k_norm.data() : nullptr, args.norm_eps = 1e-6f;
+  level.rope_store(args, 0, 7);
+  level.rope_store(args, 7, tokens);
+
+  for (int t = 0; t < tokens; t++) {
+    const float* table = rotary ? rotation.data() + int64_t(t) * rotary : nullptr;
+    for (int h = 0; h < q_heads; h++) {
+      std::vector<double> want = rotated(before.data() + t * q_stride + h * head_dim, head_dim, args.q_norm, 1e-6f, table, rotary);
+      for (int d = 0; d < head_dim; d++)
+        EXPECT(close(want[d], q[t * q_stride + h * head_dim + d], 1e-6), "%s q token %d head %d dim %d", level.level, t, h, d);
+    }
+    int slot = positions[t] % page_size, page = block_table[token_seq[t] * blocks + positions[t] / page_size];
+    for (int h = 0; h < kv_heads; h++) {
+      std::vector<double> key = rotated(k.data() + t * k_stride + h * head_dim, head_dim, args.k_norm, 1e-6f, table, rotary);
+      for (int d = 0; d < head_dim; d++)
+        for (int which = 0; which < 2; which++) {
+          int64_t plane = page * kv.page_bytes + layer * kv.layer_bytes +
+                          int64_t(which * kv_heads + h) * head_dim * page_size * element_bytes;
+          double want = which ? v[t * v_stride + h * head_dim + d] : key[d];
+          if (type == KvType::f32) {
+            int64_t at = plane + 4 * (which ? int64_t(slot) * head_dim + d : int64_t(d) * page_size + slot);
+            float got;
+            memcpy(&got, pool.data() + at, 4);
+            EXPECT(close(want, got, which ? 0 : 1e-6), "%s page of %d: %d of token %d dim %d", level.level, page_size, which, t, d);
+            memcpy(expected.data() + at, &got, 4);
+          } else {
+            int64_t at = plane + 2 * (which ? (int64_t(slot / 2) * head_dim + d) * 2 + slot % 2
+                                            : (int64_t(d / 2) * page_size + slot) * 2 + d % 2);
+            uint16_t got;
+            memcpy(&got, pool.data() + at, 2);
+            uint32_t wide = uint32_t(got) << 16;
+            float value;
+            memcpy(&value, &wide, 4);
+            // V is copied, so its rounding is exact; K may round either way from a result that is itself rounded.
+            bool right = which ? got == to_bf16(float(want)) : fabs(value - want) <= fabs(want) * 0.00392 + 1e-30;
+            EXPECT(right, "%s page of %d: %d of token %d dim %d: %g, not %g", level.level, page_size, which, t, d, want, value);
+            memcpy(expected.data() + at, &got, 2);
+          }
+        }
+    }
+  }
+  EXPECT(pool == expected, "%s page of %d: wrote outside the tokens' slots", level.level, page_size);
+}
+
+}  // namespace
+
+int main() {
+  for (const KernelTable* level : all_levels()) {
+    test_rows(*level);
+    test_rope_table(*level);
+    for (KvType type : {KvType::f32, KvType::bf16})
+      for (int page_size : {4, 8, 16, 32}) {
+        test_rope_store(*level, type, page_size, 64, 64, false);
+        test_rope_store(*level, type, page_size, 96, 48, true);
+        test_rope_store(*level, type, page_size, 16, 16, true);
+        test_rope_store(*level, type, page_size, 256, 0, false);
+      }
+  }
+  return report("elementwise_test");
+}
