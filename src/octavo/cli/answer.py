@@ -97,8 +97,11 @@ class Answer:
         )
 
 
-def stream_answer(llm: LLM, prompt: str | list[dict[str, str]], params: SamplingParams) -> Answer:
-    """Print the answer as it comes. Ctrl-C ends it; what was printed until then is the answer."""
+def stream_answer(llm: LLM, prompt: Any, params: SamplingParams) -> Answer:
+    """Print the answer to `prompt` (a text or messages) as it comes.
+
+    Ctrl-C ends it; what was printed until then is the answer.
+    """
     before = llm.engine.stats()
     begin = time.perf_counter()
     first_s = 0.0

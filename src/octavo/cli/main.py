@@ -17,6 +17,8 @@ from octavo.config import ConfigError
 
 VERBS = {
     "serve": "serve a model over the OpenAI API",
+    "chat": "talk with a model in the terminal",
+    "run": "answer one prompt",
     "pull": "download a model or data set from the catalogue",
     "doctor": "show what this machine offers and what Octavo makes of it",
     "bench": "measure a server (any OpenAI server) or the engine",
