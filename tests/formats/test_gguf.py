@@ -57,9 +57,11 @@ def test_tensors(default_file: GgufFile) -> None:
 
 
 def test_opening_is_fast(default_model: ModelFiles) -> None:
+    """CPU time, so that a busy machine does not matter."""
+
     def once() -> float:
-        start = time.perf_counter()
+        start = time.process_time()
         GgufFile.open(default_model.path)
-        return time.perf_counter() - start
+        return time.process_time() - start
 
     assert min(once() for _ in range(5)) < 0.06

