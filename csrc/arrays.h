@@ -24,6 +24,8 @@ void require_array(const Array& array, const std::string& name, size_t ndim) {
   if (array.dtype() != nanobind::dtype<T>() || array.ndim() != ndim || array.device_type() != nanobind::device::cpu::value)
     throw nanobind::type_error(
         (name + " must be a " + dtype_name<T>() + " array of " + std::to_string(ndim) + " dimensions").c_str());
+  for (size_t i = 0; i < ndim; i++)
+    if (array.shape(i) == 0) return;  // strides of an empty array mean nothing
   int64_t stride = 1;
   for (size_t i = ndim; i-- > 0;) {
     if (array.shape(i) > 1 && array.stride(i) != stride) throw std::invalid_argument(name + " must be C-contiguous");
