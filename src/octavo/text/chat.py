@@ -65,12 +65,13 @@ class ChatTemplate:
         documents: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         variables: Mapping[str, Any] | None = None,
+        max_tokens: int | None = None,
     ) -> ChatPrompt:
         """The prompt of a conversation.
 
         messages: `role`, `content` (a text, a list of parts, or None) and what else the API allows. variables: further
         ones for the template. Everything in them is users' text: it never becomes a control token, whatever it says.
-        Raises ChatTemplateError.
+        Raises ChatTemplateError, and PromptTooLongError as Tokenizer.encode_viewed does for `max_tokens`.
         """
         taken = RESERVED.intersection(variables or ())
         if taken:
@@ -86,9 +87,9 @@ class ChatTemplate:
         text = self._render({**given, **own}, now)
         marking = self._marker.start(given)
         marked = self._render({**{name: marking.mark(value) for name, value in given.items()}, **own}, now)
-        return self._prompt(text, marking.unmark(marked), marked)
+        return self._prompt(text, marking.unmark(marked), marked, max_tokens)
 
-    def _prompt(self, text: str, unmarked: str, marked: str) -> ChatPrompt:
+    def _prompt(self, text: str, unmarked: str, marked: str, max_tokens: int | None) -> ChatPrompt:
         """Choose what to encode when the marked rendering took another path than the plain one.
 
         As long as both hold the same control tokens, all of those in the plain text are the template's own. Else what
@@ -100,7 +101,7 @@ class ChatTemplate:
                 marked = text
             else:
                 text = unmarked
-        ids = tokenizer.encode_viewed(text, marked)
+        ids = tokenizer.encode_viewed(text, marked, max_tokens)
         facts = tokenizer.vocabulary
         if facts.add_bos and facts.bos_id is not None and ids[:1] != [facts.bos_id]:
             ids.insert(0, facts.bos_id)

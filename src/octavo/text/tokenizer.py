@@ -18,6 +18,24 @@ from octavo.text.gguf_tokenizer import load_gguf
 from octavo.text.hf_tokenizer import load_hf
 from octavo.text.vocabulary import Vocabulary
 
+# Texts with fewer characters for each token that is allowed are encoded without a look ahead.
+_USUAL_CHARS_PER_TOKEN = 8
+_PIECE_CHARS = 1 << 12
+# A cut in the middle of a word may add a few tokens.
+_CUT_TOKENS = 16
+
+
+class PromptTooLongError(ValueError):
+    """A text that has more tokens than its caller can use.
+
+    Attributes: at_least, how many tokens it has or more; max_tokens, the limit.
+    """
+
+    def __init__(self, at_least: int, max_tokens: int) -> None:
+        super().__init__(f"the prompt has {at_least} tokens or more; the limit is {max_tokens}")
+        self.at_least = at_least
+        self.max_tokens = max_tokens
+
 
 class Tokenizer:
     """One model's tokenizer. Methods may be called from several threads; encoding releases the GIL."""
@@ -43,13 +61,13 @@ class Tokenizer:
         """Ids of plain text: control tokens' texts become ordinary pieces."""
         return self._encode_plain(text)
 
-    def encode_trusted(self, text: str) -> list[int]:
+    def encode_trusted(self, text: str, max_tokens: int | None = None) -> list[int]:
         """Ids of a text in which control tokens' texts stand for the tokens: a template, or a raw prompt."""
-        return self.encode_viewed(text, text)
+        return self.encode_viewed(text, text, max_tokens)
 
-    def encode_prompt(self, text: str, trusted: bool = True) -> list[int]:
-        """Ids of a whole prompt: as `encode_trusted` or `encode`, with bos and eos where the model expects them."""
-        ids = self.encode_trusted(text) if trusted else self.encode(text)
+    def encode_prompt(self, text: str, max_tokens: int | None = None) -> list[int]:
+        """Ids of a whole raw prompt: as `encode_trusted`, with bos and eos where the model expects them."""
+        ids = self.encode_trusted(text, max_tokens)
         facts = self.vocabulary
         if facts.add_bos and facts.bos_id is not None and ids[:1] != [facts.bos_id]:
             ids.insert(0, facts.bos_id)
@@ -57,12 +75,16 @@ class Tokenizer:
             ids.append(facts.eos_id)
         return ids
 
-    def encode_viewed(self, text: str, view: str) -> list[int]:
+    def encode_viewed(self, text: str, view: str, max_tokens: int | None = None) -> list[int]:
         """Ids of a text in which control tokens are looked for in `view` instead of in the text itself.
 
         view: as long as the text, and equal to it wherever the text can be trusted. All between two control tokens is
         encoded in one go, so the ids are those of encoding the text as a whole.
+        max_tokens: raise PromptTooLongError for a text that surely has more, after work in proportion to this limit and
+        not to the text. (A text a little above it is still encoded.)
         """
+        if max_tokens is not None:
+            self._check_length(text, max_tokens)
         ids: list[int] = []
         done = 0
         for match in self._control.finditer(view) if self._control else ():
@@ -81,6 +103,15 @@ class Tokenizer:
         size = len(table)
         kept = (token for token in ids if not (skip_special_tokens and token in control))
         return b"".join(table[token] for token in kept if 0 <= token < size).decode(errors="replace")
+
+    def _check_length(self, text: str, max_tokens: int) -> None:
+        if len(text) <= _USUAL_CHARS_PER_TOKEN * max_tokens:
+            return
+        at_least = 0
+        for begin in range(0, len(text), _PIECE_CHARS):
+            at_least += max(0, len(self._encode_plain(text[begin : begin + _PIECE_CHARS])) - _CUT_TOKENS)
+            if at_least > max_tokens:
+                raise PromptTooLongError(at_least, max_tokens)
 
     def _encode_plain(self, text: str) -> list[int]:
         if not text:
