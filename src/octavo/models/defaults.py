@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,13 +27,16 @@ class SamplingDefaults:
     repetition_penalty: float | None = None
 
 
-def end_ids_from_gguf(metadata: Metadata) -> tuple[int, ...]:
-    """GGUF's eos, eot and eom ids and every known turn end among the tokens, ascending."""
+def end_ids_from_gguf(metadata: Metadata, tokens: Sequence[bytes] | None = None) -> tuple[int, ...]:
+    """GGUF's eos, eot and eom ids and every known turn end among the tokens, ascending.
+
+    tokens: the file's tokens, where the caller has decoded them already.
+    """
     ids = {metadata.integer(f"tokenizer.ggml.{key}", -1) for key in _GGUF_END_KEYS}
-    if "tokenizer.ggml.tokens" in metadata:
-        wanted = {text.encode() for text in TURN_ENDS}
+    if tokens is None and "tokenizer.ggml.tokens" in metadata:
         tokens = metadata.byte_strings("tokenizer.ggml.tokens")
-        ids.update(index for index, token in enumerate(tokens) if token in wanted)
+    wanted = {text.encode() for text in TURN_ENDS}
+    ids.update(index for index, token in enumerate(tokens or ()) if token in wanted)
     return tuple(sorted(ids - {-1}))
 
 
