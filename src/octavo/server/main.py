@@ -13,13 +13,16 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from octavo.config import ConfigError, EngineConfig, ServerConfig
 from octavo.server.auth import load_keys
-from octavo.server.engine_process import WORKER
+from octavo.server.engine_process import WORKER, EngineProcess
 from octavo.server.listen import ListenError, listen, url_of
 from octavo.server.logs import configure_logging
-from octavo.server.supervisor import Patience, Supervisor
+
+if TYPE_CHECKING:
+    from octavo.server.supervisor import Patience
 
 log = logging.getLogger("octavo.server")
 
@@ -44,14 +47,18 @@ def serve(
     except (ConfigError, ListenError) as error:
         print(f"octavo: {error}", file=sys.stderr)
         return 1
-    supervisor = Supervisor(engine, worker, patience or Patience(step_dead_s=server.step_timeout))
+    process = EngineProcess(worker, 1, engine)
     try:
         log.info("listening on %s; loading %s", url_of(listener), engine.model)
-        from octavo.server.running import run  # the engine is loading already
+        # Only now the event loop and the HTTP stack: importing them takes as long as much of the loading.
+        from octavo.server.running import run
+        from octavo.server.supervisor import Patience, Supervisor
 
+        patience = patience or Patience(step_dead_s=server.step_timeout)
+        supervisor = Supervisor(process, engine, worker, patience)
         return run(engine, server, keys, listener, supervisor, began_s)
     finally:
-        supervisor.kill()
+        process.kill()
         listener.close()
 
 

@@ -16,7 +16,8 @@ from enum import Enum
 
 from octavo import ipc
 from octavo.config import EngineConfig
-from octavo.server.engine_process import EngineLine, EngineProcess
+from octavo.server.engine_line import EngineLine
+from octavo.server.engine_process import EngineProcess
 
 log = logging.getLogger("octavo.server.engine")
 
@@ -70,19 +71,21 @@ class EngineFailedError(RuntimeError):
 
 
 class Supervisor:
-    """Spawns at construction, so that weights load while the rest of the front is still being imported.
+    """Takes over the first engine process and spawns those after it.
 
     Attributes: state; ready (what the present engine said of itself, None while there is none).
     """
 
-    def __init__(self, config: EngineConfig, command: Sequence[str], patience: Patience) -> None:
+    def __init__(
+        self, process: EngineProcess, config: EngineConfig, command: Sequence[str], patience: Patience
+    ) -> None:
         self.state = State.STARTING
         self.ready: ipc.Ready | None = None
         self._config = config
         self._command = command
         self._patience = patience
-        self._generation = 1
-        self._process: EngineProcess | None = EngineProcess(command, 1, config)
+        self._generation = process.generation
+        self._process: EngineProcess | None = process
         self._line: EngineLine | None = None
         self._listener: Listener | None = None
         self._failure = ""
@@ -94,10 +97,6 @@ class Supervisor:
     @property
     def generation(self) -> int:
         return self._generation
-
-    @property
-    def restarts(self) -> int:
-        return self._generation - 1
 
     def send(self, message: ipc.FrontMessage) -> None:
         """To the present engine; nothing happens while there is none (its requests have been failed already)."""
@@ -139,7 +138,7 @@ class Supervisor:
         if self._line is not None and self.ready is not None:
             self._line.send(ipc.Shutdown())
             await asyncio.wait([self._line.closed], timeout=grace_s)
-        await process.reap()
+        await _reap(process)
 
     def kill(self) -> None:
         """End the engine process now."""
@@ -151,7 +150,7 @@ class Supervisor:
         process = self._process
         assert process is not None
         self._failure, self._ready_s, self._turns = "", 0.0, -1
-        self._line = line = await process.connect(self._receive)
+        self._line = line = await EngineLine.open(process.socket, process.generation, self._receive)
         watch = asyncio.ensure_future(self._watch(process))
         try:
             await asyncio.wait([line.closed])
@@ -159,7 +158,7 @@ class Supervisor:
             watch.cancel()
             self._line = None
             self.ready = None
-        how = await process.reap()
+        how = await _reap(process)
         if self._process is process:
             self._process = None
         return self._failure or f"The engine process (pid {process.pid}) died: {how}."
@@ -222,6 +221,12 @@ class Supervisor:
                 continue
             process.kill()
             return
+
+
+async def _reap(process: EngineProcess) -> str:
+    """Make sure that the process is gone, without waiting for it on the loop; says how it ended."""
+    process.kill()
+    return await asyncio.get_running_loop().run_in_executor(None, process.wait)
 
 
 def _parenthesis(detail: str) -> str:
