@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from octavo.server.errors import ApiError, not_found
 from octavo.server.exchange import ClientGone, Exchange, Receive, Scope, Send
 from octavo.server.front import Front
-from octavo.server.routes import completions, models, status, tokens
+from octavo.server.routes import chat, completions, models, status, tokens
 
 Handler = Callable[[Front, Exchange], Awaitable[None]]
 log = logging.getLogger("octavo.server")
@@ -20,6 +20,7 @@ OPEN_PATHS = frozenset({"/health", "/ping", "/livez"})
 
 ROUTES: dict[str, tuple[str, Handler]] = {
     "/v1/completions": ("POST", completions.completions),
+    "/v1/chat/completions": ("POST", chat.chat),
     "/v1/models": ("GET", models.models),
     "/tokenize": ("POST", tokens.tokenize),
     "/detokenize": ("POST", tokens.detokenize),

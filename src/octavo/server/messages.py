@@ -1,4 +1,4 @@
-"""Chat messages as a template may see them: known roles, plain text."""
+"""Chat messages as a template may see them: known roles, text only."""
 
 from __future__ import annotations
 
@@ -13,10 +13,20 @@ ROLES = {"system": "system", "developer": "system", "user": "user", "assistant":
 
 
 def plain_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Messages with `role` and `content` as texts, and other fields only where given. Raises ApiError 400."""
+    """Messages with `role`, `content` (a text, a list of text parts, or None) and other fields only where given.
+
+    Raises ApiError 400.
+    """
     if not messages:
         raise bad_request("messages is empty; at least 1 message is needed.", "messages", "invalid_value")
     return [_plain(message, f"messages[{index}]") for index, message in enumerate(messages)]
+
+
+def text_chars(messages: Sequence[dict[str, Any]]) -> int:
+    """How many characters of text there are in plain messages."""
+    contents = [message["content"] for message in messages]
+    parts = [part["text"] for content in contents if isinstance(content, list) for part in content]
+    return sum(map(len, parts)) + sum(len(content) for content in contents if isinstance(content, str))
 
 
 def _plain(message: Message, where: str) -> dict[str, Any]:
@@ -24,7 +34,7 @@ def _plain(message: Message, where: str) -> dict[str, Any]:
     if role is None:
         known = ", ".join(ROLES)
         raise bad_request(f"{where}.role is {message.role[:40]!r}; it must be one of {known}.", f"{where}.role")
-    plain: dict[str, Any] = {"role": role, "content": _text(message, where)}
+    plain: dict[str, Any] = {"role": role, "content": _content(message, where)}
     for name in ("name", "tool_call_id", "tool_calls"):
         value = getattr(message, name)
         if value:
@@ -32,20 +42,20 @@ def _plain(message: Message, where: str) -> dict[str, Any]:
     return plain
 
 
-def _text(message: Message, where: str) -> str:
+def _content(message: Message, where: str) -> str | list[dict[str, str]] | None:
     if isinstance(message.content, str):
         return message.content
+    if message.content:
+        return [_part(part, f"{where}.content[{index}]") for index, part in enumerate(message.content)]
     if message.content is None and message.role == "assistant" and message.tool_calls:
-        return ""
-    if not message.content:
-        shown = "null" if message.content is None else "an empty list"
-        raise bad_request(f"{where}.content is {shown}; it must be a text, or a list of parts.", f"{where}.content")
-    return "\n".join(_part(part, f"{where}.content[{index}]") for index, part in enumerate(message.content))
+        return None
+    shown = "null" if message.content is None else "an empty list"
+    raise bad_request(f"{where}.content is {shown}; it must be a text, or a list of parts.", f"{where}.content")
 
 
-def _part(part: ContentPart, where: str) -> str:
+def _part(part: ContentPart, where: str) -> dict[str, str]:
     if part.type != "text":
         raise bad_request(f"{where}.type is {part.type[:40]!r}; this model reads text only.", f"{where}.type")
     if part.text is None:
         raise bad_request(f"{where}.text is missing; it is required.", f"{where}.text")
-    return part.text
+    return {"type": "text", "text": part.text}

@@ -45,8 +45,15 @@ class Metrics:
         self.generation_tokens = Counter("generation_tokens_total", "Tokens generated.")
         self.cache_queries = Counter("prefix_cache_queries_total", "Prompt tokens looked up in the prefix index.")
         self.cache_hits = Counter("prefix_cache_hits_total", "Prompt tokens found in the prefix index.")
-        self.success = Counter("request_success_total", "Requests that ended, by reason.", label="finished_reason")
-        self.refused = Counter("requests_refused_total", "Requests refused, by HTTP status.", label="status")
+        self.success = Counter(
+            "request_success_total",
+            "Requests that ended, by reason.",
+            label="finished_reason",
+            values=("stop", "length", "abort", "error"),
+        )
+        self.refused = Counter(
+            "requests_refused_total", "Requests refused, by HTTP status.", label="status", values=("429", "503")
+        )
         self.engine_restarts = Counter("engine_restarts_total", "Engine processes started again after a death.")
         self.ttft = Histogram("time_to_first_token_seconds", "Arrival to first token.", LATENCY_BUCKETS_S)
         self.itl = Histogram("inter_token_latency_seconds", "Gap between a stream's tokens.", LATENCY_BUCKETS_S)

@@ -23,22 +23,19 @@ Labels = tuple[tuple[str, str], ...]
 
 
 class Counter:
-    """A total that only grows, one for each set of label values."""
+    """A total that only grows; with a `label`, one for each of its values, of which some are known beforehand."""
 
     kind = "counter"
 
-    def __init__(self, name: str, help: str, label: str = "") -> None:
+    def __init__(self, name: str, help: str, label: str = "", values: Sequence[str] = ()) -> None:
         self.name = name
         self.help = help
         self._label = label
-        self._values: dict[str, float] = {} if label else {"": 0.0}
+        self._values = dict.fromkeys(values if label else ("",), 0.0)
 
     def add(self, amount: float = 1.0, value: str = "") -> None:
         """Grow by `amount` >= 0; `value` is the label's, when the counter has one."""
         self._values[value] = self._values.get(value, 0.0) + amount
-
-    def total(self, value: str = "") -> float:
-        return self._values.get(value, 0.0)
 
     def samples(self) -> Iterable[tuple[str, Labels, float]]:
         for value, total in self._values.items():

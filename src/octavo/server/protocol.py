@@ -65,6 +65,7 @@ class Message(msgspec.Struct):
 class ChatRequest(GenerationRequest, kw_only=True):
     messages: list[Message]
     max_completion_tokens: int | None = None
+    add_generation_prompt: bool | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
 
@@ -76,6 +77,7 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
     prompt: str | None = None
     messages: list[Message] | None = None
     add_special_tokens: bool | None = None
+    add_generation_prompt: bool | None = None
     return_token_strs: bool | None = None
 
 

@@ -61,7 +61,6 @@ REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "mm_processor_kwargs": (({},), _TEXT_ONLY),
     "chat_template": ((), _TEMPLATE),
     "chat_template_kwargs": (({},), _TEMPLATE),
-    "add_generation_prompt": ((True,), _TEMPLATE),
     "continue_final_message": ((False,), _TEMPLATE),
 }
 

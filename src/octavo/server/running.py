@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import uvicorn
 
 from octavo import ipc
-from octavo.config import ConfigError, EngineConfig, ServerConfig
+from octavo.config import EngineConfig, ServerConfig
 from octavo.formats.errors import ModelFileError
 from octavo.server.admission import Admission
 from octavo.server.app import App
@@ -24,6 +24,7 @@ from octavo.server.journal import Journal
 from octavo.server.metrics import Metrics
 from octavo.server.supervisor import EngineFailedError, Listener, State, Supervisor
 from octavo.server.text import TextService
+from octavo.text.chat import ChatTemplateError
 
 log = logging.getLogger("octavo.server")
 
@@ -171,7 +172,7 @@ class _Running:
         await self._resolved.wait()
         try:
             await self._front.text.load(self._engine.model, self._config.chat_template)
-        except (ConfigError, ModelFileError) as error:
+        except (ModelFileError, ChatTemplateError) as error:
             log.error("%s", error)
             self._end(1)
         else:

@@ -7,11 +7,12 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from octavo.engine.params import SamplingParams
 from octavo.formats.resolve import resolve
 from octavo.server.errors import bad_request
+from octavo.text.chat import ChatTemplate, ChatTemplateError, Message, NoChatTemplate, load_chat_template
 from octavo.text.output import TextOutput
 from octavo.text.tokenizer import Tokenizer
 
@@ -29,23 +30,35 @@ class TextService:
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="text")
         self._tokenizer: Tokenizer | None = None
+        self._template: ChatTemplate | NoChatTemplate | None = None
         self.longest_token_bytes = 1
 
     @property
     def loaded(self) -> bool:
-        return self._tokenizer is not None
+        return self._template is not None
 
     @property
     def vocab_size(self) -> int:
         return self._ready.vocabulary.size
 
     async def load(self, model: str, chat_template: str | None) -> None:
-        """Raises ModelFileError or ConfigError."""
+        """Read tokenizer and template. Raises ModelFileError, or ChatTemplateError for the file `chat_template`."""
+
+        def work() -> tuple[Tokenizer, ChatTemplate | NoChatTemplate]:
+            files = resolve(model)
+            tokenizer = Tokenizer.load(files)
+            return tokenizer, load_chat_template(files, tokenizer, chat_template)
+
         began_s = time.monotonic()
-        tokenizer = await self._run(lambda: Tokenizer.load(resolve(model)))
-        self.longest_token_bytes = max(map(len, tokenizer.vocabulary.token_bytes))
-        self._tokenizer = tokenizer
-        log.info("tokenizer: %d tokens in %.2f s", tokenizer.vocabulary.size, time.monotonic() - began_s)
+        tokenizer, template = await self._run(work)
+        self._tokenizer, self._template = tokenizer, template
+        token_bytes = tokenizer.vocabulary.token_bytes
+        self.longest_token_bytes = max(map(len, token_bytes))
+        log.info("tokenizer and chat template in %.2f s (%d tokens)", time.monotonic() - began_s, len(token_bytes))
+        if isinstance(template, NoChatTemplate):
+            log.warning("no chat: %s", template.problem)
+        else:
+            log.info("chat template: %s", template.origin)
 
     async def encode(self, text: str, add_special_tokens: bool) -> list[int]:
         """Token ids of a raw prompt, whose author speaks for all of it: control tokens' texts are control tokens."""
@@ -54,9 +67,16 @@ class TextService:
             lambda: tokenizer.encode_prompt(text) if add_special_tokens else tokenizer.encode_trusted(text)
         )
 
-    async def render(self, messages: Sequence[dict[str, Any]]) -> list[int]:
+    async def render(self, messages: Sequence[Message], add_generation_prompt: bool) -> list[int]:
         """Token ids of a chat, up to where the answer begins. Raises ApiError 400."""
-        raise bad_request("no template")
+        template = self._template
+        assert template is not None
+        try:
+            prompt = await self._run(lambda: template.encode(messages, add_generation_prompt=add_generation_prompt))
+        except ChatTemplateError as error:
+            code = "no_chat_template" if isinstance(template, NoChatTemplate) else "chat_template_failed"
+            raise bad_request(f"{error}.", "messages", code) from None
+        return prompt.ids
 
     def decode(self, tokens: Sequence[int]) -> str:
         return self._ready.decode(tokens, skip_special_tokens=False)

@@ -27,7 +27,7 @@ async def completions(front: Front, exchange: Exchange) -> None:
     check_count(len(prompts), params.n, front.config.max_prompts)
     for prompt in prompts:
         if isinstance(prompt, str):
-            check_text_length(prompt, front.text.longest_token_bytes, ready.max_model_len, "prompt")
+            check_text_length(len(prompt), front.text.longest_token_bytes, ready.max_model_len, "prompt")
 
     def make_answer(fingerprint: str, usage_field: bool) -> Answer:
         stamp = Stamp(f"cmpl-{exchange.request_id}", model, fingerprint)

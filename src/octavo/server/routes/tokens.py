@@ -27,7 +27,8 @@ async def tokenize(front: Front, exchange: Exchange) -> None:
         if request.prompt is not None:
             ids = await front.text.encode(request.prompt, request.add_special_tokens is not False)
         else:
-            ids = await front.text.render(plain_messages(request.messages or []))
+            messages = plain_messages(request.messages or [])
+            ids = await front.text.render(messages, request.add_generation_prompt is not False)
     texts = None
     if request.return_token_strs:
         texts = [front.text.token_bytes(token).decode(errors="replace") for token in ids]

@@ -1,0 +1,45 @@
+"""POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+from octavo.server import refused
+from octavo.server.answers import Answer, ChatAnswer, Stamp
+from octavo.server.decoding import BodyDecoder
+from octavo.server.exchange import CancelWhenGone, Exchange
+from octavo.server.front import Front
+from octavo.server.generate import Work, answer, salt_of
+from octavo.server.messages import plain_messages, text_chars
+from octavo.server.prompts import check_count, check_text_length, checked_ids
+from octavo.server.protocol import ChatRequest
+from octavo.server.sampling import chat_params, check_common
+
+_decoder = BodyDecoder(ChatRequest, refused.KNOWN)
+
+
+async def chat(front: Front, exchange: Exchange) -> None:
+    ready = front.require_ready()
+    request: ChatRequest
+    request, fields = _decoder.decode(await exchange.json_body(front.config.max_body_bytes))
+    refused.check_refused(fields)
+    model = front.check_model(request.model)
+    check_common(request)
+    params = chat_params(request, front.sampling_defaults, front.vocab_size)
+    check_count(1, params.n, front.config.max_prompts)
+    messages = plain_messages(request.messages)
+    check_text_length(text_chars(messages), front.text.longest_token_bytes, ready.max_model_len, "messages")
+
+    def make_answer(fingerprint: str, usage_field: bool) -> Answer:
+        stamp = Stamp(f"chatcmpl-{exchange.request_id}", model, fingerprint)
+        return ChatAnswer(stamp, front.text.token_bytes, params.logprobs is not None, usage_field)
+
+    with front.admission.reserve(params.n) as seats:
+        async with CancelWhenGone(exchange):
+            ids = await front.text.render(messages, request.add_generation_prompt is not False)
+            work = Work(
+                prompts=[checked_ids(ids, front.vocab_size, "messages")],
+                params=params,
+                priority=request.priority or 0,
+                salt=salt_of(exchange, request),
+                param="messages",
+            )
+            await answer(front, exchange, seats, work, request, make_answer)
