@@ -209,6 +209,37 @@ def test_hf_sentencepiece_bytes(tmp_path: Path) -> None:
     assert loaded.vocabulary.control == {"</s>": 4}
 
 
+SAMPLES = st.lists(
+    st.sampled_from([" ", "  ", "\n", "a", "hi", "<s>", "</s>", "<mask>", "[INST]", "▁", ".", "日"]), max_size=12
+).map("".join)
+
+
+def sentencepiece(folder: Path, scheme: str) -> tuple[tokenizers.Tokenizer, Tokenizer]:
+    """A SentencePiece-like tokenizer.json: the library's own tokenizer, and ours from it."""
+    texts = ["<unk>", "<s>", "</s>", "<mask>", "[INST]", "▁", "▁a", "a", "▁hi", "h", "i", "hi", ".", "\n", "▁▁"]
+    ids = {text: index for index, text in enumerate(texts)}
+    whole = tokenizers.Tokenizer(models.BPE(ids, [("h", "i"), ("▁", "hi"), ("▁", "a"), ("▁", "▁")], unk_token="<unk>"))
+    whole.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=False)
+    whole.decoder = decoders.Metaspace(prepend_scheme=scheme)
+    whole.add_special_tokens(
+        [AddedToken("<s>"), AddedToken("</s>", rstrip=True), AddedToken("<mask>", lstrip=True), AddedToken("[INST]")]
+    )
+    whole.save(str(folder / "tokenizer.json"))
+    return whole, Tokenizer.load(ModelFiles("safetensors", folder, "x"))
+
+
+@pytest.mark.parametrize("scheme", ["first", "always", "never"])
+def test_hf_spaces_around_control_tokens(tmp_path: Path, scheme: str) -> None:
+    """The library's own tokenizer, special tokens on, is the oracle: leading spaces, and tokens that swallow some."""
+    whole, ours = sentencepiece(tmp_path, scheme)
+
+    @given(SAMPLES)
+    def compare(text: str) -> None:
+        assert ours.encode_trusted(text) == whole.encode(text, add_special_tokens=False).ids
+
+    compare()
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -216,6 +247,7 @@ def test_hf_sentencepiece_bytes(tmp_path: Path) -> None:
         ("{", "JSON that can't be read"),
         ("{}", "can't be read"),
         ('{"model": {"type": "Martian"}}', "can't be read"),
+        ('{"model": {"type": "WordLevel", "vocab": {"a": 4000000000}, "unk_token": "a"}}', "has token id 4000000000"),
     ],
 )
 def test_bad_tokenizer_json(tmp_path: Path, content: str | None, message: str) -> None:

@@ -87,17 +87,18 @@ class ChatTemplate:
         text = self._render({**given, **own}, now)
         marking = self._marker.start(given)
         marked = self._render({**{name: marking.mark(value) for name, value in given.items()}, **own}, now)
-        return self._prompt(text, marking.unmark(marked), marked, max_tokens)
+        harmless = not self._marker.mentions_control(given)
+        return self._prompt(text, marking.unmark(marked), marked, harmless, max_tokens)
 
-    def _prompt(self, text: str, unmarked: str, marked: str, max_tokens: int | None) -> ChatPrompt:
+    def _prompt(self, text: str, unmarked: str, marked: str, harmless: bool, max_tokens: int | None) -> ChatPrompt:
         """Choose what to encode when the marked rendering took another path than the plain one.
 
-        As long as both hold the same control tokens, all of those in the plain text are the template's own. Else what
-        was marked made the difference, and the marked rendering is the one in which it is known who wrote what.
+        If users wrote no control token's text and both hold the same control tokens, all of them are the template's
+        own. Else the marked rendering is taken: it is the one in which it is known who wrote what.
         """
         tokenizer = self._tokenizer
         if unmarked != text:
-            if tokenizer.control_ids_in(text) == tokenizer.control_ids_in(marked):
+            if harmless and tokenizer.control_ids_in(text) == tokenizer.control_ids_in(marked):
                 marked = text
             else:
                 text = unmarked

@@ -11,6 +11,7 @@ from octavo.formats.errors import ModelFileError
 from octavo.formats.gguf import GgufFile
 from octavo.models.defaults import end_ids_from_gguf
 from octavo.text.byte_level import ALPHABET, bytes_of_tokens
+from octavo.text.plain_encoder import PlainEncoder
 from octavo.text.pretokenizers import PRE_TOKENIZERS, PreTokenizer
 from octavo.text.vocabulary import Vocabulary
 
@@ -18,8 +19,8 @@ from octavo.text.vocabulary import Vocabulary
 _UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
 
 
-def load_gguf(file: GgufFile) -> tuple[tokenizers.Tokenizer, Vocabulary]:
-    """The encoder of plain text (it knows no control tokens) and the vocabulary. Raises ModelFileError."""
+def load_gguf(file: GgufFile) -> tuple[PlainEncoder, Vocabulary]:
+    """The encoder of plain text and the vocabulary. Raises ModelFileError."""
     metadata = file.metadata
     model = metadata.string("tokenizer.ggml.model")
     if model != "gpt2":
@@ -32,7 +33,11 @@ def load_gguf(file: GgufFile) -> tuple[tokenizers.Tokenizer, Vocabulary]:
         index: texts[index] for index, type_ in enumerate(types) if type_ in (_UNKNOWN, _CONTROL, _USER_DEFINED)
     }
     encoder.add_tokens(
-        [AddedToken(text, normalized=False) for index, text in own_text.items() if types[index] == _USER_DEFINED]
+        [
+            AddedToken(text, normalized=False)
+            for index, text in own_text.items()
+            if types[index] == _USER_DEFINED and text
+        ]
     )
     token_bytes = bytes_of_tokens(texts)
     for index, text in own_text.items():
@@ -46,7 +51,7 @@ def load_gguf(file: GgufFile) -> tuple[tokenizers.Tokenizer, Vocabulary]:
         add_bos=metadata.boolean("tokenizer.ggml.add_bos_token", pre.add_bos),
         add_eos=metadata.boolean("tokenizer.ggml.add_eos_token", False),
     )
-    return encoder, vocabulary
+    return PlainEncoder(encoder, len(texts)), vocabulary.checked(file.path)
 
 
 def _pre_tokenizer(file: GgufFile) -> PreTokenizer:
@@ -83,7 +88,7 @@ def _encoder(file: GgufFile, texts: Sequence[str], pre: PreTokenizer) -> tokeniz
             file.path, "metadata tokenizer.ggml.merges must hold pairs with one space between"
         ) from None
     # A byte without a token of its own is dropped, but its neighbours must not merge across it: it becomes an id past
-    # the vocabulary, which Tokenizer filters out.
+    # the vocabulary, which PlainEncoder leaves out.
     hole = None
     if any(char not in ids for char in ALPHABET):
         hole = "\0missing"

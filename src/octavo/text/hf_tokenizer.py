@@ -13,51 +13,59 @@ from octavo.formats.errors import ModelFileError
 from octavo.formats.safetensors import read_json
 from octavo.models.defaults import end_ids_from_folder
 from octavo.text.byte_level import bytes_of_tokens
-from octavo.text.vocabulary import Vocabulary
+from octavo.text.plain_encoder import PlainEncoder
+from octavo.text.vocabulary import MAX_TOKENS, Vocabulary
 
 _MAX_JSON_BYTES = 64 << 20
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
-def load_hf(folder: Path) -> tuple[tokenizers.Tokenizer, Vocabulary]:
-    """The encoder of plain text (control tokens are just text to it) and the vocabulary. Raises ModelFileError."""
+def load_hf(folder: Path) -> tuple[PlainEncoder, Vocabulary]:
+    """The encoder of plain text and the vocabulary. Raises ModelFileError."""
     path = folder / "tokenizer.json"
     if not path.exists():
         raise ModelFileError(path, "is missing; a folder needs it (tokenizer.model and vocab.json are not read)")
     description = read_json(path, _MAX_JSON_BYTES)
-    encoder = _encoder(path)
+    tokenizer, sample_ids = _tokenizer(path)
     config = _optional(folder / "tokenizer_config.json")
-    ids = encoder.get_vocab(with_added_tokens=True)
+    ids = tokenizer.get_vocab(with_added_tokens=True)
+    if max(ids.values(), default=0) >= MAX_TOKENS:
+        raise ModelFileError(path, f"has token id {max(ids.values())}; the limit is {MAX_TOKENS - 1}")
     added = _added_tokens(path, description)
-    token_bytes = _token_bytes(ids, added, _node_types(description.get("decoder")))
-    control = {text: ids[text] for text, entry in added.items() if entry.get("special") and text in ids}
+    special = {text: entry for text, entry in added.items() if entry.get("special") and text in ids and text}
     bos_id = ids.get(_token_text(config.get("bos_token")))
     eos_id = ids.get(_token_text(config.get("eos_token")))
-    template_ids = encoder.encode("a", add_special_tokens=True).ids
+    end_ids = set(end_ids_from_folder(folder, _optional(folder / "config.json")))
     vocabulary = Vocabulary(
-        token_bytes=token_bytes,
-        control=control,
+        token_bytes=_token_bytes(ids, added, _node_types(description.get("decoder"))),
+        control={text: ids[text] for text in special},
         bos_id=bos_id,
         eos_id=eos_id,
-        end_ids=frozenset(end_ids_from_folder(folder, _optional(folder / "config.json")))
-        | ({eos_id} if eos_id is not None else set()),
-        add_bos=bool(config.get("add_bos_token", bos_id is not None and template_ids[:1] == [bos_id])),
-        add_eos=bool(config.get("add_eos_token", eos_id is not None and template_ids[-1:] == [eos_id])),
+        end_ids=frozenset(end_ids if eos_id is None else end_ids | {eos_id}),
+        add_bos=bool(config.get("add_bos_token", bos_id is not None and sample_ids[:1] == [bos_id])),
+        add_eos=bool(config.get("add_eos_token", eos_id is not None and sample_ids[-1:] == [eos_id])),
+        swallows={
+            ids[text]: (bool(entry.get("lstrip")), bool(entry.get("rstrip")))
+            for text, entry in special.items()
+            if entry.get("lstrip") or entry.get("rstrip")
+        },
     )
-    return encoder, vocabulary
+    first_differs = "Metaspace" in _node_types(description.get("pre_tokenizer"))
+    return PlainEncoder(tokenizer, vocabulary.size, first_differs), vocabulary.checked(path)
 
 
-def _encoder(path: Path) -> tokenizers.Tokenizer:
+def _tokenizer(path: Path) -> tuple[tokenizers.Tokenizer, list[int]]:
+    """The library's tokenizer, with special tokens as plain text, and a sample encoded with what it adds to a text."""
     try:
-        encoder = tokenizers.Tokenizer.from_file(str(path))
+        tokenizer = tokenizers.Tokenizer.from_file(str(path))
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        tokenizer.encode_special_tokens = True
+        return tokenizer, tokenizer.encode("a", add_special_tokens=True).ids
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # a panic of the Rust library is no Exception
         raise ModelFileError(path, f"can't be read: {error}") from None
-    encoder.no_truncation()
-    encoder.no_padding()
-    encoder.encode_special_tokens = True
-    return encoder
 
 
 def _optional(path: Path) -> dict[str, Any]:
@@ -80,10 +88,11 @@ def _added_tokens(path: Path, description: Mapping[str, Any]) -> dict[str, dict[
 
 
 def _node_types(node: object) -> set[str]:
-    """The types of a decoder and of those it is made of."""
+    """The types of a decoder or pre-tokenizer and of those it is made of."""
     if not isinstance(node, dict):
         return set()
-    return {str(node.get("type"))}.union(*(_node_types(part) for part in node.get("decoders") or []))
+    parts = node.get("decoders") or node.get("pretokenizers") or []
+    return {str(node.get("type"))}.union(*map(_node_types, parts))
 
 
 def _token_bytes(ids: Mapping[str, int], added: Mapping[str, object], decoder_types: set[str]) -> list[bytes]:

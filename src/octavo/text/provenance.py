@@ -48,6 +48,10 @@ class Marker:
             if not marking.occurs_in(given):
                 return marking
 
+    def mentions_control(self, given: Any) -> bool:
+        """Whether a text of JSON-like data holds a complete control token's text."""
+        return self._control is not None and any(map(self._control.search, _texts_in(given)))
+
     def kept_spans(self, text: str) -> Iterator[tuple[int, int]]:
         """Stretches (begin, end) of a user's text that must stay: what the template mentions, outside control texts."""
         if self._kept is None:
@@ -69,15 +73,11 @@ class Marking:
         self._table = np.arange(int(marker.chars.max(initial=0)) + 1, dtype=np.uint32)
         self._table[marker.chars] = base + np.arange(count, dtype=np.uint32)
 
-    def occurs_in(self, value: Any) -> bool:
-        if isinstance(value, str):
-            # Most texts have no character that high; looking closer is slower.
-            return (
-                not value.isascii() and max(value) >= chr(self._base) and bool(self._is_private(_chars_of(value)).any())
-            )
-        if isinstance(value, dict):
-            return any(self.occurs_in(part) for pair in value.items() for part in pair)
-        return isinstance(value, (list, tuple)) and any(map(self.occurs_in, value))
+    def occurs_in(self, given: Any) -> bool:
+        """Whether a text of JSON-like data holds one of the private characters."""
+        # Most texts have no character that high; looking closer is slower.
+        high = (text for text in _texts_in(given) if not text.isascii() and max(text) >= chr(self._base))
+        return any(self._is_private(_chars_of(text)).any() for text in high)
 
     def mark(self, value: Any, key: str = "") -> Any:
         """A copy of JSON-like data with its texts marked; keys too, unless the template reads them."""
@@ -111,6 +111,19 @@ class Marking:
         for begin, end in self._marker.kept_spans(text):
             marked[begin:end] = chars[begin:end]
         return _text_of(marked)
+
+
+def _texts_in(value: Any) -> Iterator[str]:
+    """All texts of JSON-like data, keys included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for name, part in value.items():
+            yield from _texts_in(name)
+            yield from _texts_in(part)
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _texts_in(part)
 
 
 def _chars_of(text: str) -> npt.NDArray[np.uint32]:

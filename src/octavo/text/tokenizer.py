@@ -10,12 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-import tokenizers
-
 from octavo.formats.gguf import GgufFile
 from octavo.formats.model_files import ModelFiles
 from octavo.text.gguf_tokenizer import load_gguf
 from octavo.text.hf_tokenizer import load_hf
+from octavo.text.plain_encoder import PlainEncoder
 from octavo.text.vocabulary import Vocabulary
 
 # Texts with fewer characters for each token that is allowed are encoded without a look ahead.
@@ -40,7 +39,7 @@ class PromptTooLongError(ValueError):
 class Tokenizer:
     """One model's tokenizer. Methods may be called from several threads; encoding releases the GIL."""
 
-    def __init__(self, encoder: tokenizers.Tokenizer, vocabulary: Vocabulary) -> None:
+    def __init__(self, encoder: PlainEncoder, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
         self._encoder = encoder
         self._control_ids = frozenset(vocabulary.control.values())
@@ -88,10 +87,15 @@ class Tokenizer:
         ids: list[int] = []
         done = 0
         for match in self._control.finditer(view) if self._control else ():
-            ids += self._encode_plain(text[done : match.start()])
-            ids.append(self.vocabulary.control[match[0]])
+            token = self.vocabulary.control[match[0]]
+            before, after = self.vocabulary.swallows.get(token, (False, False))
+            stretch = text[done : match.start()]
+            ids += self._encode_plain(stretch.rstrip() if before else stretch, bool(ids))
+            ids.append(token)
             done = match.end()
-        return ids + self._encode_plain(text[done:])
+            if after:
+                done = len(text) - len(text[done:].lstrip())
+        return ids + self._encode_plain(text[done:], bool(ids))
 
     def control_ids_in(self, view: str) -> list[int]:
         """The control tokens that `encode_viewed` makes, in order."""
@@ -113,14 +117,8 @@ class Tokenizer:
             if at_least > max_tokens:
                 raise PromptTooLongError(at_least, max_tokens)
 
-    def _encode_plain(self, text: str) -> list[int]:
-        if not text:
-            return []
-        # Unlike encode, the batch call lets other threads run.
-        ids: list[int] = self._encoder.encode_batch_fast([text], add_special_tokens=False)[0].ids
-        size = self.vocabulary.size
-        if size in ids:
-            ids = [token for token in ids if token != size]
+    def _encode_plain(self, text: str, continues: bool = False) -> list[int]:
+        ids = self._encoder.encode(text, continues)
         if not self._control_ids.isdisjoint(ids):
             ids = [piece for token in ids for piece in self._without_control(token)]
         return ids
@@ -130,5 +128,5 @@ class Tokenizer:
         if token not in self._control_ids:
             return [token]
         text = self.vocabulary.token_bytes[token].decode(errors="replace")
-        pieces = [self._encoder.encode(char, add_special_tokens=False).ids for char in text]
-        return [piece for ids in pieces for piece in ids if piece not in self._control_ids]
+        pieces = [piece for char in text for piece in self._encoder.encode(char, continues=True)]
+        return [piece for piece in pieces if piece not in self._control_ids]

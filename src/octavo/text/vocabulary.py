@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from octavo.formats.errors import ModelFileError
+
+MAX_TOKENS = 1 << 22
+MAX_CONTROL_TOKENS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,6 +18,7 @@ class Vocabulary:
     token_bytes: what each token id stands for; ids the tokenizer does not know stand for nothing (b"").
     control: text of each control token (turn marks and the like) -> its id. They are never made from user text.
     end_ids: every id that ends a turn. add_bos, add_eos: the model was trained with them around a plain text.
+    swallows: control tokens that take the white space before them (first flag) or after them (second) with them.
     """
 
     token_bytes: list[bytes]
@@ -21,6 +28,13 @@ class Vocabulary:
     end_ids: frozenset[int]
     add_bos: bool
     add_eos: bool
+    swallows: dict[int, tuple[bool, bool]] = field(default_factory=dict)
+
+    def checked(self, path: Path) -> Vocabulary:
+        """Self; ModelFileError if it is too much to search texts for."""
+        if len(self.control) > MAX_CONTROL_TOKENS:
+            raise ModelFileError(path, f"has {len(self.control)} control tokens; the limit is {MAX_CONTROL_TOKENS}")
+        return self
 
     @property
     def size(self) -> int:

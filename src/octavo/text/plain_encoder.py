@@ -1,0 +1,36 @@
+"""Plain text to token ids: a tokenizer of the `tokenizers` library to which control tokens are just text."""
+
+from __future__ import annotations
+
+import secrets
+
+import tokenizers
+from tokenizers import AddedToken
+
+
+class PlainEncoder:
+    """Encodes stretches of text. May be used by several threads; encoding lets other threads run.
+
+    size: number of ids in the vocabulary; the library's ids from there on stand for nothing and are left out.
+    first_differs: the tokenizer treats the beginning of a text in its own way (SentencePiece's leading space). A
+    stretch that continues a text is then encoded behind a mark, a word of its own that nobody can guess.
+    """
+
+    def __init__(self, tokenizer: tokenizers.Tokenizer, size: int, first_differs: bool = False) -> None:
+        self._tokenizer = tokenizer
+        self._size = size
+        self._mark = ""
+        if first_differs:
+            self._mark = f"\0{secrets.token_hex(16)}"
+            tokenizer.add_tokens([AddedToken(self._mark, normalized=False)])
+
+    def encode(self, text: str, continues: bool = False) -> list[int]:
+        """Ids of a text, or of a stretch that continues one."""
+        if not text:
+            return []
+        marked = self._mark + text if continues else text
+        # Unlike encode, the batch call lets other threads run.
+        ids: list[int] = self._tokenizer.encode_batch_fast([marked], add_special_tokens=False)[0].ids
+        if max(ids, default=0) >= self._size:
+            return [token for token in ids if token < self._size]
+        return ids
