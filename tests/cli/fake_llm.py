@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ class FakeLLM:
     pieces: tuple[str, ...] = ("Hel", "lo", ".")
     interrupt_after: int | None = None
     error: Exception | None = None
+    pause_s: float = 0.0  # before each piece
     asked: list[Any] = field(default_factory=list)
     params: list[SamplingParams] = field(default_factory=list)
     tokens: int = 0
@@ -43,6 +45,7 @@ class FakeLLM:
             for index, piece in enumerate(self.pieces):
                 if index == self.interrupt_after:
                     os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(self.pause_s)
                 self.tokens += 1
                 yield piece
         finally:

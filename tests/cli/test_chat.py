@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 import io
+import os
+import pty
+import re
+import select
+import sys
+import time
+from pathlib import Path
 
 import pytest
 from tests.cli.fake_llm import FakeLLM
@@ -77,3 +84,59 @@ def test_a_question_that_fails_leaves_the_conversation_as_it_was(
     assert cli.main(["chat"]) == 0
     assert llm.asked == [[user("one")], [user("two")]]
     assert "/reset" in capsys.readouterr().err
+
+
+TERMINAL_PROGRAM = """
+import sys
+from octavo.cli import answer, main
+from tests.cli.fake_llm import FakeLLM
+fake = FakeLLM(pieces=("Hel", "lo", *" there" * 50), pause_s=0.05)
+answer.open_llm = lambda arguments: fake
+status = main.main(["chat"])
+print("asked", len(fake.asked), "status", status)
+"""
+
+
+class Terminal:
+    """A Python program in a pseudo-terminal of its own."""
+
+    def __init__(self, code: str) -> None:
+        self.process, self.screen = pty.fork()
+        if self.process == 0:
+            os.chdir(Path(__file__).parents[2])
+            os.execve(sys.executable, [sys.executable, "-c", code], {**os.environ, "PYTHONPATH": "."})
+        self.shown = ""
+
+    def type(self, keys: str) -> None:
+        os.write(self.screen, keys.encode())
+
+    def wait_for(self, pattern: str) -> None:
+        """Until `pattern` shows up behind what was waited for before."""
+        deadline = time.monotonic() + 20
+        while (found := re.search(pattern, self.shown)) is None:
+            assert time.monotonic() < deadline, f"no {pattern!r} in {self.shown!r}"
+            if select.select([self.screen], [], [], 0.1)[0]:
+                self.shown += os.read(self.screen, 4096).decode()
+        self.shown = self.shown[found.end() :]
+
+    def end(self) -> int:
+        status = os.waitstatus_to_exitcode(os.waitpid(self.process, 0)[1])
+        os.close(self.screen)  # earlier, it would be a hangup
+        return status
+
+
+def test_in_a_terminal_ctrl_c_stops_an_answer_and_ctrl_d_ends() -> None:
+    terminal = Terminal(TERMINAL_PROGRAM)
+    terminal.wait_for("Ctrl-C stops an answer")
+    terminal.wait_for("> ")
+    terminal.type("\x03")
+    terminal.wait_for("/exit")
+    terminal.wait_for("> ")
+    terminal.type("hi\n")
+    terminal.wait_for("Hello")
+    terminal.type("\x03")
+    terminal.wait_for("; stopped")
+    terminal.wait_for("> ")
+    terminal.type("\x04")
+    terminal.wait_for("asked 1 status 0")
+    assert terminal.end() == 0
