@@ -13,10 +13,10 @@ import struct
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import NoReturn
 
 import numpy as np
 
+from octavo.formats.cursor import Cursor
 from octavo.formats.errors import ModelFileError
 from octavo.formats.ggml_types import GGML_TYPES, GgmlType, tensor_type
 from octavo.formats.gguf_metadata import FIXED_DTYPES, Metadata, NumberSpan, Stored, StringSpan, ValueType
@@ -29,14 +29,13 @@ DEFAULT_ALIGNMENT = 32
 
 # Above what any real model has; they bound the time a hostile file can cost (each item is some microseconds).
 MAX_KEYS = 1 << 14
-MAX_TENSORS = 1 << 17
+MAX_TENSORS = 1 << 16
 MAX_STRINGS = 1 << 21
 MAX_KEY_BYTES = 1 << 16
 MAX_NAME_BYTES = 256
 MAX_DIMS = 4
 MAX_ALIGNMENT = 1 << 20
 
-_U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
 
 
@@ -65,10 +64,10 @@ class GgufFile:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> GgufFile:
-        """Map and check a file. Raises ModelFileError; OSError if it can't be opened."""
+        """Map and check a file. Raises ModelFileError."""
         file_path = Path(path)
         raw = map_file(file_path)
-        cursor = _Cursor(file_path, raw)
+        cursor = Cursor(file_path, raw)
         tensor_count, key_count = _read_header(cursor)
         stored = _read_metadata(cursor, key_count)
         if stored.get("split.count", 1) not in (0, 1):
@@ -106,59 +105,7 @@ class GgufFile:
         drop_pages(self._raw, info.offset, info.nbytes)
 
 
-class _Cursor:
-    """A position in the file; every read is checked against the file's end first."""
-
-    def __init__(self, path: Path, raw: mmap.mmap) -> None:
-        self.path = path
-        self.raw = raw
-        self.size = len(raw)
-        self.position = 0
-
-    def fail(self, problem: str) -> NoReturn:
-        raise ModelFileError(self.path, problem)
-
-    def need(self, count: int, what: str) -> None:
-        if count > self.size - self.position:
-            self.fail(
-                f"{what} needs {count} bytes at offset {self.position}, but the file ends at {self.size}; "
-                "it is damaged or was cut off"
-            )
-
-    def u32(self, what: str) -> int:
-        self.need(4, what)
-        (value,) = _U32.unpack_from(self.raw, self.position)
-        self.position += 4
-        return int(value)
-
-    def u64(self, what: str) -> int:
-        self.need(8, what)
-        (value,) = _U64.unpack_from(self.raw, self.position)
-        self.position += 8
-        return int(value)
-
-    def string(self, what: str, limit: int | None = None) -> str:
-        length = self.u64(what)
-        if limit is not None and length > limit:
-            self.fail(f"{what} has {length} bytes; the limit is {limit}")
-        self.need(length, what)
-        text = self.raw[self.position : self.position + length]
-        self.position += length
-        try:
-            return text.decode()
-        except UnicodeDecodeError:
-            self.fail(f"{what} is not UTF-8: {text[:40]!r}")
-
-    def count(self, what: str, least_bytes: int, limit: int) -> int:
-        """A number of items that take at least `least_bytes` each."""
-        value = self.u64(f"the number of {what}")
-        most = min(limit, (self.size - self.position) // least_bytes)
-        if value > most:
-            self.fail(f"claims {value} {what}; a file of {self.size} bytes can hold at most {most}")
-        return value
-
-
-def _read_header(cursor: _Cursor) -> tuple[int, int]:
+def _read_header(cursor: Cursor) -> tuple[int, int]:
     magic = cursor.raw[: len(MAGIC)]
     if magic != MAGIC:
         cursor.fail(f"is not a GGUF file: it begins with {magic!r}, expected {MAGIC!r}")
@@ -177,7 +124,7 @@ def _read_header(cursor: _Cursor) -> tuple[int, int]:
     return tensor_count, key_count
 
 
-def _read_metadata(cursor: _Cursor, key_count: int) -> dict[str, Stored]:
+def _read_metadata(cursor: Cursor, key_count: int) -> dict[str, Stored]:
     stored: dict[str, Stored] = {}
     strings_left = MAX_STRINGS
     for index in range(key_count):
@@ -196,7 +143,7 @@ def _read_metadata(cursor: _Cursor, key_count: int) -> dict[str, Stored]:
     return stored
 
 
-def _value_type(cursor: _Cursor, what: str) -> ValueType:
+def _value_type(cursor: Cursor, what: str) -> ValueType:
     value = cursor.u32(what)
     try:
         return ValueType(value)
@@ -204,7 +151,7 @@ def _value_type(cursor: _Cursor, what: str) -> ValueType:
         cursor.fail(f"{what} has value type {value}; known are 0 to {max(ValueType)}")
 
 
-def _read_scalar(cursor: _Cursor, what: str, type_: ValueType) -> Stored:
+def _read_scalar(cursor: Cursor, what: str, type_: ValueType) -> Stored:
     if type_ is ValueType.STRING:
         return cursor.string(what)
     dtype = FIXED_DTYPES[type_]
@@ -218,7 +165,7 @@ def _read_scalar(cursor: _Cursor, what: str, type_: ValueType) -> Stored:
     return bool(value)
 
 
-def _read_array(cursor: _Cursor, what: str, strings_left: int) -> NumberSpan | StringSpan:
+def _read_array(cursor: Cursor, what: str, strings_left: int) -> NumberSpan | StringSpan:
     type_ = _value_type(cursor, what)
     if type_ is ValueType.ARRAY:
         cursor.fail(f"{what} is an array of arrays, which is not supported")
@@ -231,7 +178,7 @@ def _read_array(cursor: _Cursor, what: str, strings_left: int) -> NumberSpan | S
     return span
 
 
-def _read_strings(cursor: _Cursor, what: str, count: int) -> StringSpan:
+def _read_strings(cursor: Cursor, what: str, count: int) -> StringSpan:
     """Walk over `count` strings. The one hot loop of the parser: 100,000 strings in a usual file."""
     raw, size, position = cursor.raw, cursor.size, cursor.position
     unpack = _U64.unpack_from
@@ -255,7 +202,7 @@ def _read_strings(cursor: _Cursor, what: str, count: int) -> StringSpan:
     return StringSpan(starts)
 
 
-def _alignment(cursor: _Cursor, stored: dict[str, Stored]) -> int:
+def _alignment(cursor: Cursor, stored: dict[str, Stored]) -> int:
     value = stored.get("general.alignment", DEFAULT_ALIGNMENT)
     if isinstance(value, bool) or not isinstance(value, int):
         cursor.fail("metadata general.alignment must be an integer")
@@ -264,7 +211,7 @@ def _alignment(cursor: _Cursor, stored: dict[str, Stored]) -> int:
     return value
 
 
-def _read_infos(cursor: _Cursor, count: int, alignment: int) -> dict[str, TensorInfo]:
+def _read_infos(cursor: Cursor, count: int, alignment: int) -> dict[str, TensorInfo]:
     relative: dict[str, TensorInfo] = {}
     for index in range(count):
         info = _read_info(cursor, index, alignment)
@@ -288,7 +235,7 @@ def _read_infos(cursor: _Cursor, count: int, alignment: int) -> dict[str, Tensor
     return infos
 
 
-def _read_info(cursor: _Cursor, index: int, alignment: int) -> TensorInfo:
+def _read_info(cursor: Cursor, index: int, alignment: int) -> TensorInfo:
     """One tensor info; its offset is still relative to the tensor data."""
     name = cursor.string(f"the name of tensor {index}", MAX_NAME_BYTES)
     what = f"tensor {name}"

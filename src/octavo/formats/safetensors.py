@@ -56,7 +56,7 @@ class SafetensorsFile:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> SafetensorsFile:
-        """Map and check a file. Raises ModelFileError; OSError if it can't be opened."""
+        """Map and check a file. Raises ModelFileError."""
         file_path = Path(path)
         raw = map_file(file_path)
         return cls(file_path, raw, _read_infos(file_path, raw))

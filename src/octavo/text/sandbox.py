@@ -27,9 +27,9 @@ from jinja2.parser import Parser
 from jinja2.runtime import Context, LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.tests import TESTS
-from jinja2.visitor import NodeTransformer
 
 from octavo.text.template_budget import Budget, TemplateLimits
+from octavo.text.template_rewrite import Counting
 
 # Steps of the budget: how many loop passes cost about as much.
 _CALL_STEPS = 10
@@ -87,9 +87,9 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
             "replace": self._counted(self._replace, self._weigh_text),
             "indent": self._counted(self._indent, self._weigh_text),
             "tojson": self._counted(self._tojson, self._weigh_text),
-            _Counting.ITEMS: lambda value: self.budget.items(value),
-            _Counting.TEXT: self._weigh_read,
-            _Counting.CONCAT: self._concat,
+            Counting.ITEMS: lambda value: self.budget.items(value),
+            Counting.TEXT: self._weigh_read,
+            Counting.CONCAT: self._concat,
         }
         self.tests = {name: self._counted(test, self._weigh_items) for name, test in tests.items()}
 
@@ -107,7 +107,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
 
     def compile_counted(self, tree: nodes.Template) -> CodeType:
         """The code of a parsed template, with counting put in. Must be called inside `limited`."""
-        return self.compile(_Counting().visit(tree))
+        return self.compile(Counting().visit(tree))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         self.budget.spend(_OPERATOR_STEPS)
@@ -248,40 +248,6 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
             raise SecurityError("strftime_now takes a short format without widths")
         now: datetime = self._local.now
         return now.strftime(format)
-
-
-class _Counting(NodeTransformer):
-    """Puts counting filters around what is gone through, searched, sliced or joined."""
-
-    ITEMS = "octavo.items"
-    TEXT = "octavo.text"
-    CONCAT = "octavo.concat"
-
-    def visit_For(self, node: nodes.For) -> nodes.Node:
-        self.generic_visit(node)
-        node.iter = _filtered(node.iter, self.ITEMS)
-        return node
-
-    def visit_Operand(self, node: nodes.Operand) -> nodes.Node:
-        self.generic_visit(node)
-        if node.op in ("in", "notin"):
-            node.expr = _filtered(node.expr, self.TEXT)
-        return node
-
-    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
-        self.generic_visit(node)
-        if isinstance(node.arg, nodes.Slice):
-            node.node = _filtered(node.node, self.TEXT)
-        return node
-
-    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
-        self.generic_visit(node)
-        return _filtered(nodes.List(node.nodes, lineno=node.lineno), self.CONCAT)
-
-
-def _filtered(node: nodes.Node, name: str) -> nodes.Filter:
-    assert isinstance(node, nodes.Expr)
-    return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
 
 
 class _Generation(Extension):
