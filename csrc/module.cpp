@@ -56,12 +56,12 @@ class LockedPlan {
   };
 
   LockedPlan(const std::string& level, std::shared_ptr<ThreadPool> pool, const PlanLimits& limits, const KvShape& kv)
-      : vocab(limits.vocab), plan_(level_or_throw(level), std::move(pool), limits, kv) {}
+      : limits(limits), plan_(level_or_throw(level), std::move(pool), limits, kv) {}
   Access locked() { return {std::unique_lock(mutex_), &plan_}; }
   // Not locked: it touches nothing but the page pool's backing, and may run beside a step.
   void fault_in(int64_t begin, int64_t end) const { plan_.kv().fault_in(begin, end); }
 
-  const int32_t vocab;
+  const PlanLimits limits;
 
  private:
   std::mutex mutex_;
@@ -111,52 +111,50 @@ std::vector<std::tuple<std::string, int64_t, double, double>> profile(LockedPlan
   return lines;
 }
 
-// The arrays of backends/ops.py Batch, by name.
+// The arrays of backends/ops.py Batch.
 struct BatchArrays {
   InputArray tokens, positions, token_seq, query_start, context_len, block_table, output_rows, output_slots;
 };
 
-Step step_from(int32_t tokens, int32_t seqs, int32_t outputs, const BatchArrays& a) {
+// Fills in the pointers of a step whose sizes are set and checked.
+void bind_arrays(const BatchArrays& a, Step* step) {
   require_array<int32_t>(a.positions, "positions", 2);
-  require_array<int32_t>(a.block_table, "block_table", 3);
   require_length(a.positions, "positions", 0, 1);
-  require_length(a.positions, "positions", 1, tokens);
+  require_length(a.positions, "positions", 1, step->tokens_count);
+  require_array<int32_t>(a.block_table, "block_table", 3);
   require_length(a.block_table, "block_table", 0, 1);
-  require_length(a.block_table, "block_table", 1, seqs);
-  Step step{};
-  step.tokens_count = tokens;
-  step.seqs = seqs;
-  step.outputs = outputs;
-  step.tokens = input<int32_t>(a.tokens, "tokens", tokens);
-  step.positions = static_cast<const int32_t*>(a.positions.data());
-  step.token_seq = input<int32_t>(a.token_seq, "token_seq", tokens);
-  step.query_start = input<int32_t>(a.query_start, "query_start", int64_t(seqs) + 1);
-  step.context_len = input<int32_t>(a.context_len, "context_len", seqs);
-  step.block_table = static_cast<const int32_t*>(a.block_table.data());
-  step.block_stride = int64_t(a.block_table.shape(2));
-  step.output_rows = input<int32_t>(a.output_rows, "output_rows", outputs);
-  step.output_slots = input<int32_t>(a.output_slots, "output_slots", outputs);
-  return step;
+  require_length(a.block_table, "block_table", 1, step->seqs);
+  step->tokens = input<int32_t>(a.tokens, "tokens", step->tokens_count);
+  step->positions = static_cast<const int32_t*>(a.positions.data());
+  step->token_seq = input<int32_t>(a.token_seq, "token_seq", step->tokens_count);
+  step->query_start = input<int32_t>(a.query_start, "query_start", int64_t(step->seqs) + 1);
+  step->context_len = input<int32_t>(a.context_len, "context_len", step->seqs);
+  step->block_table = static_cast<const int32_t*>(a.block_table.data());
+  step->block_stride = int64_t(a.block_table.shape(2));
+  step->output_rows = input<int32_t>(a.output_rows, "output_rows", step->outputs);
+  step->output_slots = input<int32_t>(a.output_slots, "output_slots", step->outputs);
 }
 
-void run(LockedPlan& self, int32_t num_tokens, int32_t num_seqs, int32_t num_outputs, InputArray tokens,
-         InputArray positions, InputArray token_seq, InputArray query_start, InputArray context_len,
-         InputArray block_table, InputArray output_rows, InputArray output_slots, OutputArray out_tokens,
-         OutputArray out_logprobs, OutputArray out_top_ids, OutputArray out_top_logprobs,
-         std::optional<OutputArray> out_logits) {
-  if (num_tokens < 0 || num_seqs < 0 || num_outputs < 0)
-    throw std::invalid_argument("num_tokens, num_seqs and num_outputs must not be negative");
-  Step step = step_from(num_tokens, num_seqs, num_outputs, {tokens, positions, token_seq, query_start, context_len,
-                                                            block_table, output_rows, output_slots});
+int32_t run(LockedPlan& self, int32_t num_tokens, int32_t num_seqs, int32_t num_outputs, InputArray tokens,
+            InputArray positions, InputArray token_seq, InputArray query_start, InputArray context_len,
+            InputArray block_table, InputArray output_rows, InputArray output_slots, OutputArray out_tokens,
+            OutputArray out_logprobs, OutputArray out_top_ids, OutputArray out_top_logprobs,
+            std::optional<OutputArray> out_logits) {
+  Step step{};
+  step.tokens_count = num_tokens;
+  step.seqs = num_seqs;
+  step.outputs = num_outputs;
+  check_sizes(step, self.limits);
+  bind_arrays({tokens, positions, token_seq, query_start, context_len, block_table, output_rows, output_slots}, &step);
   StepResults results{};
   results.tokens = output<int32_t>(out_tokens, "out_tokens", num_outputs);
   results.logprobs = output<float>(out_logprobs, "out_logprobs", num_outputs);
   results.top_ids = output_matrix<int32_t>(out_top_ids, "out_top_ids", num_outputs, kMaxLogprobs);
   results.top_logprobs = output_matrix<float>(out_top_logprobs, "out_top_logprobs", num_outputs, kMaxLogprobs);
   results.top_stride = kMaxLogprobs;
-  results.logits = out_logits ? output_matrix<float>(*out_logits, "out_logits", num_outputs, self.vocab) : nullptr;
+  if (out_logits) results.logits = output_matrix<float>(*out_logits, "out_logits", num_outputs, self.limits.vocab);
   nb::gil_scoped_release release;
-  self.locked()->run(step, results);
+  return self.locked()->run(step, results);
 }
 
 void bind_recording(nb::class_<LockedPlan>& plan) {
@@ -202,7 +200,8 @@ void bind_running(nb::class_<LockedPlan>& plan) {
   plan.def("run", &run, "num_tokens"_a, "num_seqs"_a, "num_outputs"_a, "tokens"_a, "positions"_a, "token_seq"_a,
            "query_start"_a, "context_len"_a, "block_table"_a, "output_rows"_a, "output_slots"_a, "out_tokens"_a,
            "out_logprobs"_a, "out_top_ids"_a, "out_top_logprobs"_a, "out_logits"_a.none(),
-           "One forward pass, sampling included, without the GIL. The arrays must not change meanwhile.");
+           "One forward pass, sampling included, without the GIL; the arrays must not change meanwhile. Returns the most "
+           "log-probabilities that a row asked for, -1 if none did.");
   plan.def("fault_in", &LockedPlan::fault_in, "begin"_a, "end"_a, nb::call_guard<nb::gil_scoped_release>(),
            "Back these bytes of the page pool with memory; safe beside a running step.");
   plan.def("set_profiling", [](LockedPlan& self, bool on) { self.locked()->set_profiling(on); }, "on"_a);

@@ -71,7 +71,11 @@ void HeadOp::draw(const Block& block, int32_t item, int32_t thread) const noexce
   kernels_.sample(logits, vocab, sampler_.row(step_.output_slots[r], position),
                   args_.sample_scratch + thread * args_.sample_scratch_stride, &out);
   results_.tokens[r] = out.token;
-  if (sampler_.logprobs(step_.output_slots[r]) >= 0) results_.logprobs[r] = out.logprob;
+  results_.logprobs[r] = out.logprob;
+  for (int64_t i = std::max(sampler_.logprobs(step_.output_slots[r]), 0); i < results_.top_stride; i++) {
+    out.top_ids[i] = -1;
+    out.top_logprobs[i] = 0.0f;
+  }
 }
 
 }  // namespace octavo

@@ -278,7 +278,7 @@ void Plan::head(int32_t x, int32_t norm, float eps, int32_t weight, float scale,
 
 // ---------------------------------------------------------------------------------------------------------- running
 
-void Plan::run(const Step& step, const StepResults& results) {
+int32_t Plan::run(const Step& step, const StepResults& results) {
   require(head_ != nullptr || step.outputs == 0, "this plan has no head to sample with");
   check_step(step, limits_, sampler_);
   for (PlannedAttention& attention : attention_plans_)
@@ -293,7 +293,12 @@ void Plan::run(const Step& step, const StepResults& results) {
   } else {
     pool_->run(stages_.stages);
   }
-  for (int32_t r = 0; r < step.outputs; r++) sampler_.drawn(step.output_slots[r], results.tokens[r]);
+  int32_t most = -1;
+  for (int32_t r = 0; r < step.outputs; r++) {
+    sampler_.drawn(step.output_slots[r], results.tokens[r]);
+    most = std::max(most, sampler_.logprobs(step.output_slots[r]));
+  }
+  return most;
 }
 
 void Plan::account(const std::vector<StageTime>& times) {

@@ -56,10 +56,14 @@ void check_sequence(const Step& step, const PlanLimits& limits, int32_t s) {
 
 }  // namespace
 
-void check_step(const Step& step, const PlanLimits& limits, const Sampler& sampler) {
+void check_sizes(const Step& step, const PlanLimits& limits) {
   check_size("num_tokens", step.tokens_count, limits.max_tokens);
   check_size("num_seqs", step.seqs, limits.max_seqs);
   check_size("num_outputs", step.outputs, limits.max_seqs);
+}
+
+void check_step(const Step& step, const PlanLimits& limits, const Sampler& sampler) {
+  check_sizes(step, limits);
   check_range("tokens", step.tokens, step.tokens_count, 0, limits.vocab - 1);
   require(step.query_start[0] == 0, entry("query_start", 0, step.query_start[0]), "it must be 0");
   for (int32_t s = 0; s < step.seqs; s++) check_sequence(step, limits, s);

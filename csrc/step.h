@@ -24,7 +24,7 @@ struct Step {
   const int32_t* output_slots;          // [R]
 };
 
-// Where a step's results go; only `logits` may be null. Rows whose slot asks for no log-probabilities are left alone.
+// Where a step's results go; only `logits` may be null. Top entries that a row's slot did not ask for become -1 and 0.
 struct StepResults {
   int32_t* tokens;        // [R]
   float* logprobs;        // [R]
@@ -33,6 +33,9 @@ struct StepResults {
   int64_t top_stride;
   float* logits;          // [R][vocab] untouched
 };
+
+// Proves that T, S and R are within the limits. Throws std::invalid_argument.
+void check_sizes(const Step& step, const PlanLimits& limits);
 
 // Proves that no kernel can be led outside its buffers by this step, whatever the arrays hold. Throws
 // std::invalid_argument that names the array, the entry and the limit.

@@ -37,7 +37,6 @@ class CpuPlan:
         self._logprobs = np.zeros(rows, np.float32)
         self._top_ids = np.zeros((rows, _native.MAX_LOGPROBS), np.int32)
         self._top_logprobs = np.zeros((rows, _native.MAX_LOGPROBS), np.float32)
-        self._asked = np.full(rows, -1, np.int32)  # log-probabilities that each slot wants
 
     @property
     def pool_bytes(self) -> int:
@@ -73,7 +72,6 @@ class CpuPlan:
             bias_values=list(params.logit_bias.values()),
         )
         self._native.set_slot(slot, settings, np.ascontiguousarray(tokens, np.int32), prompt_len)
-        self._asked[slot] = params.logprobs
 
     def copy_pages(self, pairs: Ints) -> None:
         self._native.copy_pages(np.ascontiguousarray(pairs, np.int32))
@@ -81,14 +79,8 @@ class CpuPlan:
     def run(self, batch: Batch) -> Sampled:
         """See ops.Plan. Raises ValueError, and computes nothing, if an entry of the batch is out of its limits."""
         count = batch.num_outputs
-        asked = self._asked[batch.output_slots[:count]] if count else self._asked[:0]
-        width = int(asked.max(initial=-1))
-        if width >= 0:
-            self._logprobs[:count] = 0.0
-            self._top_ids[:count] = -1
-            self._top_logprobs[:count] = 0.0
         logits = np.empty((count, self._vocab), np.float32) if batch.capture_logits else None
-        self._native.run(
+        width = self._native.run(
             batch.num_tokens,
             batch.num_seqs,
             count,
