@@ -156,7 +156,7 @@ class FrameError(ValueError):
 def columns(message: Tokens) -> list[tuple[int, int, int, int]]:
     """(request id, choice, token, finish) of every row. Raises FrameError when the columns differ in length.
 
-    Plain ints through memoryview: the front handles a few dozen rows a step and does without numpy.
+    Plain ints through memoryview: for the few dozen rows of a step that is faster than numpy.
     """
     try:
         rows = list(

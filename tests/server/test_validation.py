@@ -145,6 +145,32 @@ def test_se02_floods_are_refused_before_objects_are_made(served: Served, prompt:
 
 
 @pytest.mark.parametrize(
+    "fields",
+    [
+        {"logit_bias": {str(i): 1 for i in range(300_000)}},
+        {"stop_token_ids": [1] * 1_000_000},
+        {"stop": ["x"] * 500_000},
+        {"metadata": {"x": "y" * 1_000_000}},
+        {"frobnicate": [1] * 1_000_000},
+    ],
+)
+def test_no_other_field_may_be_large(served: Served, fields: dict[str, Any]) -> None:
+    body = json.dumps({"prompt": "a", **fields}).encode()
+    began_s = time.monotonic()
+    answer = served.request("POST", "/v1/completions", body, JSON)
+    assert time.monotonic() - began_s < 0.3
+    refused(answer, *fields, "bytes", str(128 << 10))
+
+
+def test_a_flood_of_messages(served: Served) -> None:
+    body = json.dumps({"messages": [{"role": "user", "content": ""}] * 200_000}).encode()
+    began_s = time.monotonic()
+    answer = served.request("POST", "/v1/chat/completions", body, JSON)
+    assert time.monotonic() - began_s < 0.3
+    refused(answer, "messages", "200000", str(CONTEXT))
+
+
+@pytest.mark.parametrize(
     ("fields", "param"),
     [
         ({"temperature": -0.1}, "temperature"),

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import msgspec
 
-from octavo.server.journal import Choice, TokenLogprob
+from octavo.server.mailbox import Choice, TokenLogprob
 from octavo.server.protocol import (
     AssistantMessage,
     ChatChoice,

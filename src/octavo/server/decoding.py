@@ -15,35 +15,53 @@ log = logging.getLogger("octavo.server")
 
 T = TypeVar("T", bound=msgspec.Struct)
 
+MAX_PARAMETER_BYTES = 128 << 10
 _SHOWN_CHARS = 80
 _NAMES_SHOWN = 8
 _UNKNOWN_LOG_INTERVAL_S = 60.0
 _AT = re.compile(r"^(?P<problem>.*?)(?: - at (?:`key` in )?`\$(?P<path>[^`]*)`)?$", re.DOTALL)
 _STEP = re.compile(r"\.?([^.\[\]]+)|\[(\d+|\.\.\.)\]")
+_MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _field_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class BodyDecoder:
-    """Decodes one kind of body. Fields it does not know are accepted; their names are logged once a minute at most."""
+    """Decodes one kind of body. Fields it does not know are accepted; their names are logged once a minute at most.
 
-    def __init__(self, kind: type[T], also_known: frozenset[str] = frozenset()) -> None:
+    large: the fields that may be as large as the body; others are looked at only up to a size that suits a parameter.
+    """
+
+    def __init__(self, kind: type[T], large: str, also_known: frozenset[str] = frozenset()) -> None:
         self._decoder = msgspec.json.Decoder(kind)
         self._known = also_known | set(kind.__struct_encode_fields__)
+        self._large = frozenset(large.split())
         self._logged_s = -_UNKNOWN_LOG_INTERVAL_S
 
     def decode(self, body: bytes) -> tuple[Any, dict[str, msgspec.Raw]]:
         """The struct, and every field as raw JSON. Raises ApiError 400."""
         try:
             fields = _field_decoder.decode(body)
+            self._check_sizes(fields)
             request = self._decoder.decode(body)
         except msgspec.ValidationError as error:
             raise invalid_field(str(error), body) from None
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise bad_request(f"The body is not valid JSON: {error}", code="invalid_json") from None
+        except _MALFORMED as error:
+            raise _invalid_json("The body", None, error) from None
         unknown = fields.keys() - self._known
         if unknown:
             self._log(unknown)
         return request, fields
+
+    def _check_sizes(self, fields: dict[str, msgspec.Raw]) -> None:
+        """Parsing holds up every stream, so what can't be right is not parsed."""
+        for name, raw in fields.items():
+            if len(bytes(raw)) > MAX_PARAMETER_BYTES and name not in self._large:
+                shown = name[:_SHOWN_CHARS]
+                raise bad_request(
+                    f"{shown} has {len(bytes(raw))} bytes; the limit for a parameter is {MAX_PARAMETER_BYTES}.",
+                    shown,
+                    "too_large",
+                )
 
     def _log(self, unknown: set[str]) -> None:
         now_s = time.monotonic()
@@ -59,8 +77,8 @@ def decode_field(raw: msgspec.Raw, kind: Any, param: str) -> Any:
         return msgspec.json.decode(raw, type=kind)
     except msgspec.ValidationError as error:
         raise invalid_field(str(error), raw, param) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise bad_request(f"{param} is not valid JSON: {error}", param, "invalid_json") from None
+    except _MALFORMED as error:
+        raise _invalid_json(param, param, error) from None
 
 
 def invalid_field(problem: str, body: bytes | msgspec.Raw, root: str = "") -> ApiError:
@@ -73,9 +91,16 @@ def invalid_field(problem: str, body: bytes | msgspec.Raw, root: str = "") -> Ap
     if missing is not None:
         name = f"{param}.{missing[1]}".removeprefix(".")
         return bad_request(f"{name} is missing; it is required.", name, "missing_field")
-    shown = _shown(body, path)
     where = param or "The body"
+    try:
+        shown = _shown(body, path)
+    except _MALFORMED as error:  # further on than the wrong field
+        return _invalid_json(root or "The body", root or None, error)
     return bad_request(f"{where} is {shown}: {match['problem']}.", param or None, "invalid_type")
+
+
+def _invalid_json(where: str, param: str | None, error: Exception) -> ApiError:
+    return bad_request(f"{where} is not valid JSON: {error}", param, "invalid_json")
 
 
 def _shown(body: bytes | msgspec.Raw, path: str) -> str:

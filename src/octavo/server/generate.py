@@ -15,7 +15,8 @@ from octavo.server.answers import DONE, Answer
 from octavo.server.errors import ApiError
 from octavo.server.exchange import Exchange
 from octavo.server.front import Front
-from octavo.server.journal import Entry, Mailbox, Salt
+from octavo.server.journal import Entry, Salt
+from octavo.server.mailbox import Mailbox
 from octavo.server.prompts import room_for
 from octavo.server.protocol import GenerationRequest, PromptTokensDetails, Usage
 
@@ -71,6 +72,7 @@ async def answer(
                     seed=seed,
                     priority=work.priority,
                     salt=work.salt,
+                    engine=ready,
                     outputs=[front.text.output(params) for _ in range(params.n)],
                     first_index=len(entries) * params.n,
                     mailbox=mailbox,

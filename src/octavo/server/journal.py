@@ -1,12 +1,11 @@
-"""The journal: every live request with all that is needed to go on with it, and the way of its tokens to its client.
+"""The journal: every live request, with all that is needed to go on with it.
 
 One entry for each request sent to the engine: prompt ids, resolved seed, and for each choice the tokens so far. What
-the engine reports is applied here, once a step; a handler waits on its `Mailbox` and takes the text that has come.
+the engine reports is applied here, once a step.
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
 from array import array
 from collections.abc import Callable, Sequence
@@ -15,129 +14,22 @@ from dataclasses import dataclass, field
 from octavo import ipc
 from octavo.engine.params import SamplingParams
 from octavo.server.errors import ApiError, engine_failed
+from octavo.server.mailbox import ABORT, ERROR, REASONS, RUNNING, Choice, Mailbox, TokenLogprob
 from octavo.server.metrics import Metrics
 from octavo.text.output import TextOutput
 
 Salt = tuple[tuple[str, str], ...]
 
-#: engine.request.Finish, by value; that module would bring numpy into this process.
-RUNNING, STOP, LENGTH, ABORT, ERROR = range(5)
 #: A stream whose client reads so slowly is ended. Nobody else waits for it; what is bounded is its memory.
 MAX_UNTAKEN_TOKENS = 1 << 14
-_REASONS = {STOP: "stop", LENGTH: "length"}
-
-
-@dataclass(slots=True)
-class TokenLogprob:
-    """One generated token's log-probability and the likeliest alternatives, (token id, logprob) each."""
-
-    token: int
-    logprob: float
-    top: list[tuple[int, float]]
-
-
-class Mailbox:
-    """Where a handler waits for its sequences: one for each HTTP request, whatever its number of prompts and choices.
-
-    streaming: wake at every step that brought text; else only when all choices have ended.
-    """
-
-    def __init__(self, streaming: bool) -> None:
-        self.streaming = streaming
-        self.open_choices = 0
-        self._news: list[Choice] = []
-        self._error: ApiError | None = None
-        self._waiter: asyncio.Future[None] | None = None
-
-    def add(self, choice: Choice) -> None:
-        if not choice.has_news:
-            choice.has_news = True
-            self._news.append(choice)
-        if self.streaming or not self.open_choices:
-            self._wake()
-
-    def fail(self, error: ApiError) -> None:
-        self._error = error
-        self._wake()
-
-    async def take(self) -> list[Choice]:
-        """Choices with something new, in the order of their tokens. Raises ApiError when the request failed."""
-        while self._error is None and not (self._news and (self.streaming or not self.open_choices)):
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
-        if self._error is not None:
-            raise self._error
-        news, self._news = self._news, []
-        for choice in news:
-            choice.has_news = False
-        return news
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-
-class Choice:
-    """One sequence of a request: its tokens, and the text that its handler has not taken yet.
-
-    index: its place in the response. finish_reason: "stop" or "length" once it has ended. last_s: when its last token
-    came. untaken_tokens: since the handler took its text last.
-    """
-
-    __slots__ = (
-        "_logprobs",
-        "_output",
-        "_text",
-        "finish_reason",
-        "has_news",
-        "index",
-        "last_s",
-        "tokens",
-        "untaken_tokens",
-    )
-
-    def __init__(self, index: int, output: TextOutput) -> None:
-        self.index = index
-        self.tokens = array("i")
-        self.finish_reason: str | None = None
-        self.has_news = False
-        self.last_s = 0.0
-        self.untaken_tokens = 0
-        self._output = output
-        self._text = ""
-        self._logprobs: list[TokenLogprob] = []
-
-    def push(self, token: int, finish: int, logprob: TokenLogprob | None) -> bool:
-        """One more token. Returns whether there is something for the client."""
-        self.tokens.append(token)
-        self.untaken_tokens += 1
-        text = self._output.push(token, ends=finish == STOP)
-        if logprob is not None and self._output.counts_last:
-            self._logprobs.append(logprob)
-        if text:
-            self._text += text
-        if self._output.stopped:
-            self.finish_reason = "stop"
-        elif finish != RUNNING:
-            self.end(_REASONS[finish])
-        return bool(text) or self.finish_reason is not None
-
-    def end(self, reason: str) -> None:
-        """No more tokens: text held back until a character or a stop string might be whole is due now."""
-        self._text += self._output.end()
-        self.finish_reason = reason
-
-    def take(self) -> tuple[str, list[TokenLogprob]]:
-        """Text and log-probabilities since the last call. A slow client gets fewer, longer pieces."""
-        text, self._text = self._text, ""
-        logprobs, self._logprobs = self._logprobs, []
-        self.untaken_tokens = 0
-        return text, logprobs
 
 
 @dataclass(slots=True)
 class Entry:
-    """A live request: what an engine would need to go on with it from where its client is."""
+    """A live request: what an engine would need to go on with it from where its client is.
+
+    generation, fingerprint: of the engine that has it. cached_tokens: of the prompt, as the engine found it.
+    """
 
     request_id: int
     prompt: array[int]
@@ -145,13 +37,13 @@ class Entry:
     seed: int
     priority: int
     salt: Salt
+    generation: int
+    fingerprint: str
     choices: list[Choice]
     mailbox: Mailbox
     arrival_s: float
     open_choices: int
     cached_tokens: int = 0
-    generation: int = 0
-    fingerprint: str = ""
     first_token_s: float = 0.0
 
     def submission(self) -> ipc.Submit:
@@ -176,6 +68,7 @@ class Journal:
         seed: int,
         priority: int,
         salt: Salt,
+        engine: ipc.Ready,
         outputs: Sequence[TextOutput],
         first_index: int,
         mailbox: Mailbox,
@@ -185,7 +78,18 @@ class Journal:
         self._last_id += 1
         choices = [Choice(first_index + i, output) for i, output in enumerate(outputs)]
         entry = Entry(
-            self._last_id, prompt, params, seed, priority, salt, choices, mailbox, arrival_s, open_choices=len(choices)
+            request_id=self._last_id,
+            prompt=prompt,
+            params=params,
+            seed=seed,
+            priority=priority,
+            salt=salt,
+            generation=engine.generation,
+            fingerprint=engine.fingerprint,
+            choices=choices,
+            mailbox=mailbox,
+            arrival_s=arrival_s,
+            open_choices=len(choices),
         )
         mailbox.open_choices += len(choices)
         self.entries[entry.request_id] = entry
@@ -248,7 +152,7 @@ class Journal:
             wanted = entry.params.logprobs
             has_news = choice.push(token, finish, None if wanted is None else _logprob(message, row, token, wanted))
         else:
-            choice.end(_REASONS[finish])
+            choice.end(REASONS[finish])
             has_news = True
         if has_news:
             if choice.finish_reason is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import resource
 import socket
 
 BACKLOG = 2048
@@ -42,6 +43,13 @@ def listen(host: str, port: int) -> socket.socket:
             raise ListenError(f"This user may not listen on port {port}; choose one above 1023 with --port.") from error
         raise ListenError(f"Can't listen on {host} port {port}: {error.strerror}.") from error
     return sock
+
+
+def allow_many_connections() -> None:
+    """Raise the limit of open files as far as this user may: 1,024 is less than the queue has seats."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def url_of(sock: socket.socket) -> str:

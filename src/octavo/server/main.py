@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from octavo.config import ConfigError, EngineConfig, ServerConfig
 from octavo.server.auth import load_keys
 from octavo.server.engine_process import WORKER, EngineProcess
-from octavo.server.listen import ListenError, listen, url_of
+from octavo.server.listen import ListenError, allow_many_connections, listen, url_of
 from octavo.server.logs import configure_logging
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ def serve(
     began_s = time.monotonic() - _age_of_process_s()
     try:
         keys = load_keys(server)
+        allow_many_connections()
         listener = listen(server.host, server.port)
     except (ConfigError, ListenError) as error:
         print(f"octavo: {error}", file=sys.stderr)

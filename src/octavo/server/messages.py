@@ -5,18 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from octavo.server.errors import bad_request
+import msgspec
+
+from octavo.server.decoding import decode_field
+from octavo.server.errors import bad_request, context_length_exceeded
 from octavo.server.protocol import ContentPart, Message
 
 #: Roles a client may use, and the one that templates know it by.
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 
 
-def plain_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+def parse_messages(raw: msgspec.Raw, max_model_len: int) -> list[dict[str, Any]]:
     """Messages with `role`, `content` (a text, a list of text parts, or None) and other fields only where given.
 
-    Raises ApiError 400.
+    Raises ApiError 400; for more messages than a context could hold before any is parsed.
     """
+    least = min(bytes(raw).count(b'"role"'), bytes(raw).count(b"}"))
+    if least > max_model_len:
+        raise context_length_exceeded(
+            f"messages has {least} messages or more; the context has {max_model_len} tokens.", "messages"
+        )
+    messages = decode_field(raw, list[Message], "messages")
     if not messages:
         raise bad_request("messages is empty; at least 1 message is needed.", "messages", "invalid_value")
     return [_plain(message, f"messages[{index}]") for index, message in enumerate(messages)]

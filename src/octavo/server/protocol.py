@@ -63,7 +63,9 @@ class Message(msgspec.Struct):
 
 
 class ChatRequest(GenerationRequest, kw_only=True):
-    messages: list[Message]
+    """`messages`: a list of Message, decoded after a look at its size."""
+
+    messages: msgspec.Raw
     max_completion_tokens: int | None = None
     add_generation_prompt: bool | None = None
     logprobs: bool | None = None
@@ -75,7 +77,7 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
 
     model: str | None = None
     prompt: str | None = None
-    messages: list[Message] | None = None
+    messages: msgspec.Raw | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     return_token_strs: bool | None = None

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from octavo import ipc
 from octavo.config import EngineConfig, ServerConfig
@@ -66,6 +67,14 @@ class HttpServer(uvicorn.Server):
         yield
 
 
+class HttpProtocol(HttpToolsProtocol):
+    """uvicorn's, but a connection that never sends a byte does not stay open for ever."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.timeout_keep_alive_task = self.loop.call_later(KEEP_ALIVE_S, self.timeout_keep_alive_handler)
+
+
 class _Running:
     def __init__(
         self, engine: EngineConfig, server: ServerConfig, keys: Keys, supervisor: Supervisor, began_s: float
@@ -104,7 +113,7 @@ class _Running:
         http = HttpServer(
             uvicorn.Config(
                 App(self._front),
-                http="httptools",
+                http=HttpProtocol,
                 ws="none",
                 lifespan="off",
                 log_config=None,

@@ -8,12 +8,12 @@ from octavo.server.decoding import BodyDecoder
 from octavo.server.exchange import CancelWhenGone, Exchange
 from octavo.server.front import Front
 from octavo.server.generate import Work, answer, salt_of
-from octavo.server.messages import plain_messages, text_chars
+from octavo.server.messages import parse_messages, text_chars
 from octavo.server.prompts import check_count, check_text_length, checked_ids
 from octavo.server.protocol import ChatRequest
 from octavo.server.sampling import chat_params, check_common
 
-_decoder = BodyDecoder(ChatRequest, refused.KNOWN)
+_decoder = BodyDecoder(ChatRequest, "messages", refused.KNOWN)
 
 
 async def chat(front: Front, exchange: Exchange) -> None:
@@ -25,7 +25,7 @@ async def chat(front: Front, exchange: Exchange) -> None:
     check_common(request)
     params = chat_params(request, front.sampling_defaults, front.vocab_size)
     check_count(1, params.n, front.config.max_prompts)
-    messages = plain_messages(request.messages)
+    messages = parse_messages(request.messages, ready.max_model_len)
     check_text_length(text_chars(messages), front.text.longest_token_bytes, ready.max_model_len, "messages")
 
     def make_answer(fingerprint: str, usage_field: bool) -> Answer:

@@ -12,7 +12,7 @@ from octavo.server.prompts import Prompt, check_count, check_text_length, checke
 from octavo.server.protocol import CompletionRequest
 from octavo.server.sampling import check_common, completion_params
 
-_decoder = BodyDecoder(CompletionRequest, refused.KNOWN)
+_decoder = BodyDecoder(CompletionRequest, "prompt", refused.KNOWN)
 
 
 async def completions(front: Front, exchange: Exchange) -> None:

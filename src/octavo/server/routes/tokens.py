@@ -7,12 +7,12 @@ from octavo.server.decoding import BodyDecoder
 from octavo.server.errors import bad_request
 from octavo.server.exchange import Exchange
 from octavo.server.front import Front
-from octavo.server.messages import plain_messages
+from octavo.server.messages import parse_messages
 from octavo.server.prompts import checked_ids
 from octavo.server.protocol import DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse
 
-_tokenize_decoder = BodyDecoder(TokenizeRequest, refused.KNOWN)
-_detokenize_decoder = BodyDecoder(DetokenizeRequest)
+_tokenize_decoder = BodyDecoder(TokenizeRequest, "prompt messages", refused.KNOWN)
+_detokenize_decoder = BodyDecoder(DetokenizeRequest, "tokens")
 
 
 async def tokenize(front: Front, exchange: Exchange) -> None:
@@ -22,12 +22,12 @@ async def tokenize(front: Front, exchange: Exchange) -> None:
     refused.check_refused(fields)
     front.check_model(request.model)
     if (request.prompt is None) == (request.messages is None):
-        raise bad_request("Send either prompt or messages.", "prompt")
+        raise bad_request("Send either prompt or messages.", "prompt", "invalid_value")
     with front.admission.reserve(1):
         if request.prompt is not None:
             ids = await front.text.encode(request.prompt, request.add_special_tokens is not False)
-        else:
-            messages = plain_messages(request.messages or [])
+        elif request.messages is not None:
+            messages = parse_messages(request.messages, ready.max_model_len)
             ids = await front.text.render(messages, request.add_generation_prompt is not False)
     texts = None
     if request.return_token_strs:

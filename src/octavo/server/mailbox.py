@@ -1,0 +1,125 @@
+"""What the engine's tokens become on their way to a client: text by choice, and the mailbox where its handler waits."""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from dataclasses import dataclass
+
+from octavo.engine.request import Finish
+from octavo.server.errors import ApiError
+from octavo.text.output import TextOutput
+
+#: Plain ints: they are compared once for each token, and an enum is slow at that.
+RUNNING, STOP, LENGTH, ABORT, ERROR = (
+    int(finish) for finish in (Finish.RUNNING, Finish.STOP, Finish.LENGTH, Finish.ABORT, Finish.ERROR)
+)
+REASONS = {STOP: "stop", LENGTH: "length"}
+
+
+@dataclass(slots=True)
+class TokenLogprob:
+    """One generated token's log-probability and the likeliest alternatives, (token id, logprob) each."""
+
+    token: int
+    logprob: float
+    top: list[tuple[int, float]]
+
+
+class Mailbox:
+    """Where a handler waits for its sequences: one for each HTTP request, whatever its number of prompts and choices.
+
+    streaming: wake at every step that brought text; else only when all choices have ended.
+    """
+
+    def __init__(self, streaming: bool) -> None:
+        self.streaming = streaming
+        self.open_choices = 0
+        self._news: list[Choice] = []
+        self._error: ApiError | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    def add(self, choice: Choice) -> None:
+        if not choice.has_news:
+            choice.has_news = True
+            self._news.append(choice)
+        if self.streaming or not self.open_choices:
+            self._wake()
+
+    def fail(self, error: ApiError) -> None:
+        self._error = error
+        self._wake()
+
+    async def take(self) -> list[Choice]:
+        """Choices with something new, in the order of their tokens. Raises ApiError when the request failed."""
+        while self._error is None and not (self._news and (self.streaming or not self.open_choices)):
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        if self._error is not None:
+            raise self._error
+        news, self._news = self._news, []
+        for choice in news:
+            choice.has_news = False
+        return news
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class Choice:
+    """One sequence of a request: its tokens, and the text that its handler has not taken yet.
+
+    index: its place in the response. finish_reason: "stop" or "length" once it has ended. last_s: when its last token
+    came. untaken_tokens: since the handler took its text last.
+    """
+
+    __slots__ = (
+        "_logprobs",
+        "_output",
+        "_text",
+        "finish_reason",
+        "has_news",
+        "index",
+        "last_s",
+        "tokens",
+        "untaken_tokens",
+    )
+
+    def __init__(self, index: int, output: TextOutput) -> None:
+        self.index = index
+        self.tokens = array("i")
+        self.finish_reason: str | None = None
+        self.has_news = False
+        self.last_s = 0.0
+        self.untaken_tokens = 0
+        self._output = output
+        self._text = ""
+        self._logprobs: list[TokenLogprob] = []
+
+    def push(self, token: int, finish: int, logprob: TokenLogprob | None) -> bool:
+        """One more token. Returns whether there is something for the client."""
+        self.tokens.append(token)
+        self.untaken_tokens += 1
+        text = self._output.push(token, ends=finish == STOP)
+        if logprob is not None and self._output.counts_last:
+            self._logprobs.append(logprob)
+        if text:
+            self._text += text
+        if self._output.stopped:
+            self.finish_reason = "stop"
+        elif finish != RUNNING:
+            self.end(REASONS[finish])
+        return bool(text) or self.finish_reason is not None
+
+    def end(self, reason: str) -> None:
+        """No more tokens: text held back until a character or a stop string might be whole is due now."""
+        self._text += self._output.end()
+        self.finish_reason = reason
+
+    def take(self) -> tuple[str, list[TokenLogprob]]:
+        """Text and log-probabilities since the last call. A slow client gets fewer, longer pieces."""
+        text, self._text = self._text, ""
+        logprobs, self._logprobs = self._logprobs, []
+        self.untaken_tokens = 0
+        return text, logprobs
