@@ -51,16 +51,22 @@ class Mailbox:
         self._wake()
 
     async def take(self) -> list[Choice]:
-        """Choices with something new, in the order of their tokens. Raises ApiError when the request failed."""
-        while self._error is None and not (self._news and (self.streaming or not self.open_choices)):
+        """Choices with something new, in the order of their tokens. Raises ApiError when the request failed.
+
+        A stream gets the text that came before the failure first.
+        """
+        while not self._deliverable():
+            if self._error is not None:
+                raise self._error
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
-        if self._error is not None:
-            raise self._error
         news, self._news = self._news, []
         for choice in news:
             choice.has_news = False
         return news
+
+    def _deliverable(self) -> bool:
+        return bool(self._news) and (self.streaming or (not self.open_choices and self._error is None))
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

@@ -9,6 +9,9 @@ from typing import Any, Literal
 
 import msgspec
 
+#: A field whose JSON is decoded later, when it is null or left out.
+NOT_GIVEN = msgspec.Raw(b"null")
+
 
 class StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
@@ -77,7 +80,7 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
 
     model: str | None = None
     prompt: str | None = None
-    messages: msgspec.Raw | None = None
+    messages: msgspec.Raw = NOT_GIVEN
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     return_token_strs: bool | None = None

@@ -9,7 +9,13 @@ from octavo.server.exchange import Exchange
 from octavo.server.front import Front
 from octavo.server.messages import parse_messages
 from octavo.server.prompts import checked_ids
-from octavo.server.protocol import DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse
+from octavo.server.protocol import (
+    NOT_GIVEN,
+    DetokenizeRequest,
+    DetokenizeResponse,
+    TokenizeRequest,
+    TokenizeResponse,
+)
 
 _tokenize_decoder = BodyDecoder(TokenizeRequest, "prompt messages", refused.KNOWN)
 _detokenize_decoder = BodyDecoder(DetokenizeRequest, "tokens")
@@ -21,12 +27,13 @@ async def tokenize(front: Front, exchange: Exchange) -> None:
     request, fields = _tokenize_decoder.decode(await exchange.json_body(front.config.max_body_bytes))
     refused.check_refused(fields)
     front.check_model(request.model)
-    if (request.prompt is None) == (request.messages is None):
+    has_messages = request.messages != NOT_GIVEN
+    if (request.prompt is not None) == has_messages:
         raise bad_request("Send either prompt or messages.", "prompt", "invalid_value")
     with front.admission.reserve(1):
         if request.prompt is not None:
             ids = await front.text.encode(request.prompt, request.add_special_tokens is not False)
-        elif request.messages is not None:
+        else:
             messages = parse_messages(request.messages, ready.max_model_len)
             ids = await front.text.render(messages, request.add_generation_prompt is not False)
     texts = None
