@@ -161,6 +161,21 @@ def test_good_and_bad_answers_mix_on_kept_connections() -> None:
     assert (result.completed, result.failed) == (20, 10)
 
 
+def test_connections_that_the_server_closes_between_requests_are_replaced() -> None:
+    used = set()
+
+    async def once_a_connection(exchange: Exchange) -> None:
+        if exchange.writer in used:
+            raise ConnectionError
+        used.add(exchange.writer)
+        await good_answer(exchange)
+
+    with serving(once_a_connection) as server:
+        run = run_serve(server.url, requests(20), [], load(concurrency=2), None)
+        assert server.connections >= 20
+    assert figures(run, Limits()).errors == {}
+
+
 def test_a_failing_warm_up_ends_the_run() -> None:
     with serving(refused) as server, pytest.raises(HttpError, match="warm-up request failed: status 429"):
         run_serve(server.url, requests(1), requests(1), load(), None)

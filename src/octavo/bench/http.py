@@ -57,6 +57,7 @@ class Connection(asyncio.Protocol):
         self._on_body: OnBody | None = None
         self._body = bytearray()
         self.status = 0
+        self.answered = False
 
     @property
     def open(self) -> bool:
@@ -65,11 +66,11 @@ class Connection(asyncio.Protocol):
     async def exchange(self, request: bytes, on_body: OnBody | None) -> bytes:
         """Send `request`; pieces of a 200's body go to `on_body`, any other body is returned; sets `status`.
 
-        Raises HttpError.
+        `answered` is True once the first byte has come back. Raises HttpError.
         """
+        self.status, self.answered = 0, False
         if self._transport is None:
             raise HttpError("the connection is closed.")
-        self.status = 0
         self._on_body = on_body
         self._body.clear()
         self._parser = httptools.HttpResponseParser(self)
@@ -104,6 +105,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._parser is None:
             return
+        self.answered = True
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserCallbackError as error:
@@ -167,17 +169,24 @@ class Client:
         request = method + b" " + (self._origin.path + path).encode() + b" HTTP/1.1\r\n" + self._head
         if method == b"POST":
             request += b"Content-Type: application/json\r\nContent-Length: %d\r\n" % len(body)
-        connection = await self._connection()
-        answer = await connection.exchange(request + b"\r\n" + body, on_body)
+        request += b"\r\n" + body
+        while self._idle:
+            connection = self._idle.pop()
+            try:
+                return await self._on(connection, request, on_body)
+            except HttpError:
+                # A server may close an idle connection at any moment, also while this request is on its way to it.
+                if connection.answered:
+                    raise
+        return await self._on(await self._connect(), request, on_body)
+
+    async def _on(self, connection: Connection, request: bytes, on_body: OnBody | None) -> tuple[int, bytes]:
+        answer = await connection.exchange(request, on_body)
         if connection.open:
             self._idle.append(connection)
         return connection.status, answer
 
-    async def _connection(self) -> Connection:
-        while self._idle:
-            connection = self._idle.pop()
-            if connection.open:
-                return connection
+    async def _connect(self) -> Connection:
         where = self._origin
         try:
             _, connection = await asyncio.get_running_loop().create_connection(
