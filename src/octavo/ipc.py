@@ -19,6 +19,7 @@ from octavo.config import EngineConfig
 from octavo.engine.params import SamplingParams
 
 MAX_FRAME_BYTES = 64 << 20
+STEP_TOKENS_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 _LENGTH = struct.Struct("<I")
 
 
@@ -107,7 +108,11 @@ class Tokens(msgspec.Struct, frozen=True, array_like=True, tag="tokens"):
 
 
 class Stats(msgspec.Struct, frozen=True, array_like=True, tag="stats"):
-    """Engine -> front, a few times a second while busy and once when it falls idle; counters are totals since start."""
+    """Engine -> front, a few times a second while busy and once when it falls idle; counters are totals since start.
+
+    step_tokens: how many steps carried how many tokens: one number for each of STEP_TOKENS_BOUNDS (inclusive; not
+    cumulative), and one for steps above the last of them.
+    """
 
     generation: int
     running: int
@@ -128,6 +133,7 @@ class Stats(msgspec.Struct, frozen=True, array_like=True, tag="stats"):
     forward_s: float
     step_overhead_s: float
     busy_s: float
+    step_tokens: list[int] = []
 
 
 class Beat(msgspec.Struct, frozen=True, array_like=True, tag="beat"):

@@ -155,6 +155,7 @@ class FakeEngine:
             forward_s=self._forward_s,
             step_overhead_s=0.0,
             busy_s=self._forward_s,
+            step_tokens=[counts["steps"], *[0] * len(ipc.STEP_TOKENS_BOUNDS)],
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -20,7 +21,7 @@ READ_BY_DASHBOARDS = [
     *("prefix_cache_hits", "time_to_first_token_seconds", "inter_token_latency_seconds"),
     *("time_per_output_token_seconds", "e2e_request_latency_seconds", "request_prompt_tokens"),
     *("request_generation_tokens", "request_decode_time_seconds", "request_params_n"),
-    *("kv_waste_ratio", "forward_seconds", "step_overhead_seconds"),
+    *("iteration_tokens_total", "kv_waste_ratio", "forward_seconds", "step_overhead_seconds"),
 ]
 
 
@@ -98,8 +99,8 @@ def test_the_prefix_can_be_set(model: Path) -> None:
         assert "vllm:" not in page
 
 
-def stats(generation: int, **fields: float) -> ipc.Stats:
-    values = dict.fromkeys(ipc.Stats.__struct_fields__, 0) | {"generation": generation} | fields
+def stats(generation: int, **fields: Any) -> ipc.Stats:
+    values = dict.fromkeys(ipc.Stats.__struct_fields__, 0) | {"generation": generation, "step_tokens": []} | fields
     return ipc.Stats(**values)
 
 
@@ -116,6 +117,19 @@ def test_engine_totals_survive_and_never_shrink() -> None:
     metrics.engine_stats(stats(2, steps=5))
     metrics.engine_stats(stats(2, steps=6))
     assert steps().endswith(" 18")
+
+
+def test_steps_by_their_tokens_are_added_up_over_engines() -> None:
+    metrics = Metrics("m", "")
+    nothing = [0] * (len(ipc.STEP_TOKENS_BOUNDS) - 1)
+    for generation, ones, more, tokens in ((1, 3, 1, 40_003), (1, 4, 1, 40_004), (2, 1, 0, 1)):
+        if generation == 2:
+            metrics.engine_gone()
+        metrics.engine_stats(stats(generation, step_tokens=[ones, *nothing, more], computed_tokens=tokens))
+    page = metrics.render().decode()
+    assert 'iteration_tokens_total_bucket{model_name="m",le="1"} 5\n' in page
+    assert 'iteration_tokens_total_bucket{model_name="m",le="+Inf"} 6\n' in page
+    assert 'iteration_tokens_total_sum{model_name="m"} 40005\n' in page
 
 
 @pytest.mark.parametrize(("value", "bucket"), [(0.0, 0), (1.0, 0), (1.5, 1), (2.0, 1), (3.0, 2)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 import traceback
+from bisect import bisect_left
 from dataclasses import asdict
 
 from octavo import ipc
@@ -29,6 +30,7 @@ class Engine:
         self.facts = facts
         self._busy_s = 0.0
         self._busy_since: float | None = None
+        self._step_tokens = [0] * (len(ipc.STEP_TOKENS_BOUNDS) + 1)
 
     @property
     def busy(self) -> bool:
@@ -53,6 +55,7 @@ class Engine:
         step = self.scheduler.schedule(time.monotonic())
         if step is None:
             return None
+        self._step_tokens[bisect_left(ipc.STEP_TOKENS_BOUNDS, step.num_tokens_total)] += 1
         try:
             result = self.executor.submit(step).result()
         except StepError:
@@ -87,6 +90,7 @@ class Engine:
             forward_s=stats.forward_s,
             step_overhead_s=max(0.0, self._busy_s - stats.forward_s),
             busy_s=self._busy_s,
+            step_tokens=list(self._step_tokens),
         )
 
     def ready(self, generation: int) -> ipc.Ready:

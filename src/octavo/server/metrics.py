@@ -17,6 +17,7 @@ from octavo.server.prometheus import (
     render,
 )
 
+MAX_LABEL_CHARS = 64
 #: Totals that an engine counts from its own start: (name, field of ipc.Stats, help).
 _ENGINE_TOTALS = (
     ("num_preemptions_total", "preemptions", "Sequences put back into the queue to free pages."),
@@ -66,6 +67,7 @@ class Metrics:
         self.request_prompt = Histogram("request_prompt_tokens", "Prompt tokens of a request.", SIZE_BUCKETS)
         self.request_generation = Histogram("request_generation_tokens", "Generated tokens of a request.", SIZE_BUCKETS)
         self.request_n = Histogram("request_params_n", "Choices asked for.", (1, 2, 5, 10, 20, 50, 100))
+        self.step_tokens = Histogram("iteration_tokens_total", "Tokens in a forward pass.", ipc.STEP_TOKENS_BOUNDS)
         self._engine_totals = [(Counter(name, help), field) for name, field, help in _ENGINE_TOTALS]
         self._metrics: list[Metric] = [
             *self._gauges(),
@@ -88,8 +90,11 @@ class Metrics:
     def engine_stats(self, stats: ipc.Stats) -> None:
         before = self._stats
         for counter, field in self._engine_totals:
-            grown = getattr(stats, field) - (getattr(before, field) if before is not None else 0)
-            counter.add(max(0, grown))
+            counter.add(max(0, getattr(stats, field) - (getattr(before, field) if before is not None else 0)))
+        if stats.step_tokens:
+            old = before.step_tokens if before is not None else [0] * len(stats.step_tokens)
+            tokens = stats.computed_tokens - (before.computed_tokens if before is not None else 0)
+            self.step_tokens.add([now - then for now, then in zip(stats.step_tokens, old, strict=True)], tokens)
         self._stats = stats
 
     def render(self) -> bytes:
@@ -135,5 +140,5 @@ class Metrics:
             ("block_size", str(ready.page_size)),
             ("num_gpu_blocks", str(ready.num_pages)),
             ("kv_bytes_per_token", str(ready.kv_bytes_per_token)),
-            *sorted(ready.facts.items()),
+            *sorted((name, value) for name, value in ready.facts.items() if len(value) <= MAX_LABEL_CHARS),
         )

@@ -77,6 +77,11 @@ class Histogram:
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
+    def add(self, counts: Sequence[int], total: float) -> None:
+        """Observations made elsewhere: how many in each bucket (the last: above all bounds), and their sum."""
+        self._counts = [own + more for own, more in zip(self._counts, counts, strict=True)]
+        self._sum += total
+
     def samples(self) -> Iterable[tuple[str, Labels, float]]:
         total = 0
         for bound, count in zip(self._bounds, self._counts, strict=False):

@@ -188,11 +188,8 @@ class _Running:
             self._announce()
 
     def _announce(self) -> None:
-        ready = self._supervisor.ready
-        if self._front.state is not State.READY or ready is None:
+        if self._front.state is not State.READY:
             return
-        facts = ", ".join(f"{name} {value}" for name, value in ready.facts.items())
-        log.info("model facts: %s", facts)
         log.info("ready after %.2f s; %s", time.monotonic() - self._began_s, ", ".join(self._front.model_names))
 
     # The end
