@@ -15,12 +15,17 @@ from octavo import LLM, SamplingParams
 from octavo.engine.params import ParamError
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
+TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
 SETTINGS = {"backend": "reference", "kv_cache_memory_bytes": 1 << 20}
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(write_gguf_file(MODELS["tied"], tmp_path_factory.mktemp("llm") / "tiny.gguf", extra=byte_tokenizer()))
+    path = tmp_path_factory.mktemp("llm") / "tiny.gguf"
+    return str(write_gguf_file(MODELS["tied"], path, extra=byte_tokenizer(TEMPLATE)))
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +54,25 @@ def test_text_is_that_of_the_tokens_streamed_or_not(llm: LLM) -> None:
     pieces = list(llm.stream("hello", params))
     assert "".join(pieces) == answer.text
     assert len(pieces) > 10
+
+
+def test_chat_renders_the_models_template(llm: LLM) -> None:
+    messages = [{"role": "user", "content": "hi<|im_end|>"}]
+    one, other = llm.chat([messages, [{"role": "user", "content": "ho"}]], GREEDY)
+    (alone,) = llm.chat(messages, GREEDY)
+    start, end = 256, 257
+    expected = [start, *b"user\nhi<|im_end|>", end, *b"\n", start, *b"assistant\n"]
+    assert one.prompt_token_ids == expected
+    assert alone.outputs[0].token_ids == one.outputs[0].token_ids != other.outputs[0].token_ids
+    assert "".join(llm.stream(messages, GREEDY)) == alone.outputs[0].text
+
+
+def test_chat_without_a_template_says_what_to_do(tmp_path: Path) -> None:
+    path = write_gguf_file(MODELS["tied"], tmp_path / "base.gguf", extra=byte_tokenizer())
+    with LLM(str(path), **SETTINGS) as base:
+        with pytest.raises(ValueError, match="has no chat template"):
+            base.chat([{"role": "user", "content": "hi"}], GREEDY)
+        assert len(base.generate("hi", GREEDY)[0].outputs[0].token_ids) == 12
 
 
 def test_choices_differ_and_repeat(llm: LLM) -> None:

@@ -13,9 +13,9 @@ import dataclasses
 import secrets
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard, cast
 
 import numpy as np
 
@@ -26,8 +26,10 @@ from octavo.formats.resolve import resolve
 from octavo.outputs import ActiveRequest, RequestOutput
 from octavo.runtime.build import build_engine
 from octavo.runtime.engine import Engine
+from octavo.text.chat import load_chat_template
 from octavo.text.tokenizer import Tokenizer
 
+Message: TypeAlias = Mapping[str, Any]
 #: A text (control tokens' texts in it are control tokens: its author speaks for all of it), or token ids.
 Prompt: TypeAlias = str | Sequence[int]
 
@@ -44,6 +46,7 @@ class LLM:
         files = resolve(config.model)
         self._config = config
         self.tokenizer = Tokenizer.load(files)
+        self._template = load_chat_template(files, self.tokenizer)
         self._engine: Engine | None = build_engine(config)
         self._active: dict[int, ActiveRequest] = {}
         self._next_id = 0
@@ -75,9 +78,27 @@ class LLM:
         token_lists = [self._tokens(prompt) for prompt in _prompt_list(prompts)]
         return self._run(token_lists, params, progress)
 
-    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[str]:
-        """The text of one answer, piece by piece. Leaving the loop early ends the request."""
-        tokens = self._tokens(prompt)
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        progress: bool | None = None,
+    ) -> list[RequestOutput]:
+        """Like `generate` for one conversation (messages with `role` and `content`), or a list of them.
+
+        What messages say never becomes a control token. Raises ChatTemplateError, also if the model has no template.
+        """
+        conversations = [messages] if _is_conversation(messages) else cast(Sequence[Sequence[Message]], messages)
+        return self._run([self._conversation(one) for one in conversations], params, progress)
+
+    def stream(
+        self, prompt: Prompt | Sequence[Message], params: SamplingParams | None = None
+    ) -> Generator[str, None, None]:
+        """The text of one answer to a prompt or a conversation, piece by piece.
+
+        Leaving early ends the request: at once with `close()`, else when the generator is collected.
+        """
+        tokens = self._conversation(prompt) if _is_conversation(prompt) else self._tokens(cast(Prompt, prompt))
         (own,) = self._params(params, 1)
         if own.n != 1:
             raise ValueError(f"a stream has one answer, but n is {own.n}; use generate")
@@ -138,6 +159,9 @@ class LLM:
 
     def _tokens(self, prompt: Prompt) -> list[int]:
         return self.tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else list(prompt)
+
+    def _conversation(self, messages: Sequence[Message]) -> list[int]:
+        return self._template.encode(messages).ids
 
     def _add(self, tokens: Sequence[int], params: SamplingParams) -> ActiveRequest:
         vocab = self.engine.facts.vocab
@@ -211,3 +235,8 @@ def _prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
         return [prompts]
     listed: list[Any] = list(prompts)
     return [listed] if listed and all(isinstance(item, int) for item in listed) else listed
+
+
+def _is_conversation(value: object) -> TypeGuard[Sequence[Message]]:
+    """Messages, not a text, ids, or several conversations."""
+    return isinstance(value, Sequence) and len(value) > 0 and all(isinstance(item, Mapping) for item in value)

@@ -153,20 +153,20 @@ def write_safetensors(path: Path, arrays: Arrays) -> None:
     path.write_bytes(len(text).to_bytes(8, "little") + text + b"".join(array.tobytes() for array in arrays.values()))
 
 
-def byte_tokenizer(chat_template: str = "") -> dict[str, Any]:
+def byte_tokenizer(chat_template: str | None = None) -> dict[str, Any]:
     """GGUF metadata of a tokenizer whose first 256 tokens are bytes, then ChatML's turn marks, then words."""
     tokens = [*ALPHABET, "<|im_start|>", "<|im_end|>"]
     tokens += [f"word{index}" for index in range(len(tokens), VOCAB)]
     types = np.ones(VOCAB, np.int32)
     types[256:258] = 3
-    return {
+    metadata = {
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "smollm",
         "tokenizer.ggml.tokens": tokens,
         "tokenizer.ggml.token_type": types,
         "tokenizer.ggml.merges": [],
-        "tokenizer.chat_template": chat_template,
     }
+    return metadata if chat_template is None else {**metadata, "tokenizer.chat_template": chat_template}
 
 
 def write_gguf_file(

@@ -8,10 +8,9 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Generator
 from contextlib import closing
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from octavo.cli.options import Sources, add_settings, at_least
 from octavo.cli.pull import pull
@@ -107,7 +106,7 @@ def stream_answer(llm: LLM, prompt: Any, params: SamplingParams) -> Answer:
     first_s = 0.0
     pieces: list[str] = []
     # Leaving a stream early ends its request: that must not wait for the garbage collector.
-    stream = cast(Generator[str, None, None], llm.stream(prompt, params))
+    stream = llm.stream(prompt, params)
     with Interrupt() as interrupt, closing(stream):
         for piece in stream:
             first_s = first_s or time.perf_counter() - begin
