@@ -91,7 +91,7 @@ def make_plan(model: LoadedModel, backend: Backend, limits: PlanLimits, kv: KvSp
     """The model recorded on `backend`, weights packed."""
     builder = backend.builder(limits, kv)
     record(model.spec, model.weights, builder)
-    return builder.finish()
+    return builder.finish(release=model.release)
 
 
 def kv_spec(spec: DecoderSpec, config: EngineConfig) -> KvSpec:
