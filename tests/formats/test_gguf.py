@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from octavo.formats.errors import ModelFileError
 from octavo.formats.gguf import GgufFile
+from octavo.formats.gguf_write import write_gguf
 from octavo.formats.model_files import ModelFiles
 from octavo.formats.tensor import TensorType
 
@@ -65,3 +67,17 @@ def test_opening_is_fast(default_model: ModelFiles) -> None:
         return time.process_time() - start
 
     assert min(once() for _ in range(5)) < 0.06
+
+
+def test_positions_finds_whole_strings_only(tmp_path: Path) -> None:
+    needle = "end"
+    inside = "x" + len(needle).to_bytes(8, "little").decode() + needle  # the bytes of a stored "end", inside a string
+    write_gguf(tmp_path / "m.gguf", {"words": ["end", inside, "ends", "the end", "", "end"], "n": 3}, [])
+    metadata = GgufFile.open(tmp_path / "m.gguf").metadata
+    assert metadata.positions("words", needle) == [0, 5]
+    assert metadata.positions("words", "") == [4]
+    assert metadata.positions("words", "absent") == []
+    with pytest.raises(ModelFileError, match="must be an array of strings"):
+        metadata.positions("n", needle)
+    assert "words" in metadata
+    assert "word" not in metadata

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -101,6 +102,9 @@ class Metadata(Mapping[str, Value]):
     def __len__(self) -> int:
         return len(self._stored)
 
+    def __contains__(self, key: object) -> bool:
+        return key in self._stored  # Mapping's own would decode the value
+
     def integer(self, key: str, default: int | None = None) -> int:
         value = self._get(key, default)
         if isinstance(value, bool) or not isinstance(value, int):
@@ -153,6 +157,24 @@ class Metadata(Mapping[str, Value]):
         if not isinstance(stored, StringSpan):
             raise self._wrong(key, "an array of strings", stored)
         return self._pieces(stored)
+
+    def positions(self, key: str, text: str) -> list[int]:
+        """Where an array of strings holds exactly this one, ascending; without decoding the others."""
+        stored = self._get(key, None)
+        if not isinstance(stored, StringSpan):
+            raise self._wrong(key, "an array of strings", stored)
+        encoded = text.encode()
+        needle = len(encoded).to_bytes(8, "little") + encoded
+        starts, found = stored.starts, []
+        first = starts[0]
+        blob = self._raw[first : starts[-1]]
+        at = blob.find(needle)
+        while at >= 0:
+            index = bisect_left(starts, first + at)
+            if starts[index] == first + at:  # else the bytes only happen to lie inside some string
+                found.append(index)
+            at = blob.find(needle, at + 1)
+        return found
 
     def _numbers(self, span: NumberSpan) -> npt.NDArray[Any]:
         values: npt.NDArray[Any] = np.frombuffer(self._raw, FIXED_DTYPES[span.type], span.count, span.start).copy()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,16 +27,11 @@ class SamplingDefaults:
     repetition_penalty: float | None = None
 
 
-def end_ids_from_gguf(metadata: Metadata, tokens: Sequence[bytes] | None = None) -> tuple[int, ...]:
-    """GGUF's eos, eot and eom ids and every known turn end among the tokens, ascending.
-
-    tokens: the file's tokens, where the caller has decoded them already.
-    """
+def end_ids_from_gguf(metadata: Metadata) -> tuple[int, ...]:
+    """GGUF's eos, eot and eom ids and every known turn end among the tokens, ascending."""
     ids = {metadata.integer(f"tokenizer.ggml.{key}", -1) for key in _GGUF_END_KEYS}
-    if tokens is None and "tokenizer.ggml.tokens" in metadata:
-        tokens = metadata.byte_strings("tokenizer.ggml.tokens")
-    wanted = {text.encode() for text in TURN_ENDS}
-    ids.update(index for index, token in enumerate(tokens or ()) if token in wanted)
+    if "tokenizer.ggml.tokens" in metadata:
+        ids.update(index for text in TURN_ENDS for index in metadata.positions("tokenizer.ggml.tokens", text))
     return tuple(sorted(ids - {-1}))
 
 

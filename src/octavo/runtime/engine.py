@@ -54,6 +54,8 @@ class Engine:
         """
         step = self.scheduler.schedule(time.monotonic())
         if step is None:
+            if self.busy:  # the caller would turn in circles for ever
+                raise RuntimeError("the scheduler has work but no step for it; this is a bug in Octavo")
             return None
         self._step_tokens[bisect_left(ipc.STEP_TOKENS_BOUNDS, step.num_tokens_total)] += 1
         try:

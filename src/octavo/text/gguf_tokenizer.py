@@ -47,7 +47,7 @@ def load_gguf(file: GgufFile) -> tuple[PlainEncoder, Vocabulary]:
         control={text: index for index, text in own_text.items() if types[index] != _USER_DEFINED and text},
         bos_id=_special_id(file, "bos_token_id", len(texts)),
         eos_id=_special_id(file, "eos_token_id", len(texts)),
-        end_ids=frozenset(end_ids_from_gguf(metadata, token_bytes)),
+        end_ids=frozenset(end_ids_from_gguf(metadata)),
         add_bos=metadata.boolean("tokenizer.ggml.add_bos_token", pre.add_bos),
         add_eos=metadata.boolean("tokenizer.ggml.add_eos_token", False),
     )
