@@ -1,0 +1,165 @@
+// Attention of SmolLM2-135M (30 layers, 9 query heads, 3 kv heads of 64) as a step runs it: items planned once, claimed
+// by the pool's threads in every layer, merges after a barrier. Pages are scattered over the pool at random.
+//
+//   attention_bench [--level NAME] [--kv bf16|f32] [--page-size N]... [--threads N] [--repeat N]
+//                   [--load SEQUENCES:CONTEXT:QUERIES]...
+//
+// Prints, for the best and the median step, milliseconds, KV bytes read per second (each counted once an item) and
+// multiply-adds (2 operations) of visible keys per second; "cpu" is the process's own time, which other load on the
+// machine disturbs less.
+#include <time.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "attention_plan.h"
+#include "kv.h"
+#include "memory.h"
+#include "pool.h"
+
+namespace {
+
+using namespace octavo;
+
+constexpr int kLayers = 30, kHeads = 9, kKvHeads = 3, kHeadDim = 64;
+
+struct Load {
+  int sequences, context, queries;
+};
+
+double seconds(clockid_t clock) {
+  timespec t;
+  clock_gettime(clock, &t);
+  return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
+}
+
+uint32_t next_random(uint32_t* state) {
+  *state = *state * 1664525u + 1013904223u;
+  return *state >> 8;
+}
+
+// A step of one load: its arrays, pages and plan.
+struct Step {
+  const KernelTable& kernels;
+  KvMemory memory;
+  Arena arena;
+  std::vector<int32_t> query_start{0}, context_len, block_table;
+  std::vector<float> q, out, partials;
+  AttentionPlan plan;
+  AttentionArgs args{};
+  uint8_t* scratch;
+  int64_t scratch_stride;
+  std::vector<Stage> stages;
+  struct Layer {
+    Step* step;
+    AttentionArgs args;
+  };
+  std::vector<Layer> layers;
+
+  Step(const KernelTable& table, KvType type, int page_size, int threads, const Load& load)
+      : kernels(table),
+        memory(type, load.sequences * ((load.context + page_size - 1) / page_size), kLayers, page_size, kKvHeads, kHeadDim),
+        plan(kHeads, kKvHeads, 0, threads, 1 << 18) {
+    int blocks = (load.context + page_size - 1) / page_size;
+    uint32_t state = 1;
+    for (int i = 0; i < load.sequences * blocks; i++) block_table.push_back(i);
+    for (size_t i = block_table.size(); i > 1; i--) std::swap(block_table[i - 1], block_table[next_random(&state) % i]);
+    // Both types read this as numbers of about 1: 0x3f.. and 0xbf.. in the upper bytes.
+    uint16_t* halves = (uint16_t*)memory.layout().base;
+    for (int64_t i = 0; i < memory.bytes() / 2; i++) halves[i] = uint16_t(0x3f00 | (next_random(&state) & 0x80ff));
+    for (int s = 0; s < load.sequences; s++) {
+      query_start.push_back(query_start.back() + load.queries);
+      context_len.push_back(load.context);
+    }
+    q.resize(size_t(query_start.back()) * kHeads * kHeadDim);
+    for (float& x : q) x = float(next_random(&state) % 2001) * 1e-3f - 1.0f;
+    out.resize(q.size());
+    plan.build(query_start.data(), context_len.data(), load.sequences);
+    partials.resize(size_t(plan.partial_rows()) * (kHeadDim + 2));
+    scratch_stride = (kernels.attention_scratch_bytes(memory.layout(), kHeads) + 63) / 64 * 64;
+    scratch = arena.take(scratch_stride * threads);
+    args = {memory.layout(), 0, kHeads, 0.125f, 0.0f, 0, nullptr, q.data(), out.data(), kHeads * kHeadDim, kHeads * kHeadDim,
+            query_start.data(), context_len.data(), block_table.data(), blocks, partials.data()};
+    for (int layer = 0; layer < kLayers; layer++) {
+      args.layer = layer;
+      layers.push_back({this, args});
+    }
+    for (Layer& layer : layers) {
+      stages.push_back({[](void* self, int32_t item, int32_t thread) noexcept {
+                          Layer& l = *(Layer*)self;
+                          l.step->kernels.attention(l.args, l.step->plan.items()[size_t(item)],
+                                                    l.step->scratch + thread * l.step->scratch_stride);
+                        },
+                        &layer, int32_t(plan.items().size())});
+      stages.push_back({[](void* self, int32_t item, int32_t) noexcept {
+                          Layer& l = *(Layer*)self;
+                          l.step->kernels.attention_merge(l.args, l.step->plan.merges()[size_t(item)]);
+                        },
+                        &layer, int32_t(plan.merges().size())});
+    }
+  }
+};
+
+void measure(const KernelTable& kernels, KvType type, int page_size, int threads, int repeat, const Load& load) {
+  Step step(kernels, type, page_size, threads, load);
+  ThreadPool pool(threads);
+  double bytes = 2.0 * kLayers * kKvHeads * kHeadDim * (type == KvType::f32 ? 4 : 2) * load.sequences * load.context;
+  double visible = 0;  // (query row, key) pairs
+  for (int query = 0; query < load.queries; query++) visible += load.context - load.queries + query + 1;
+  double operations = visible * load.sequences * kLayers * kHeads * kHeadDim * 4;
+  std::vector<double> wall, cpu;
+  for (int i = 0; i < repeat; i++) {
+    double wall_start = seconds(CLOCK_MONOTONIC), cpu_start = seconds(CLOCK_PROCESS_CPUTIME_ID);
+    pool.run(step.stages);
+    wall.push_back(seconds(CLOCK_MONOTONIC) - wall_start);
+    cpu.push_back(seconds(CLOCK_PROCESS_CPUTIME_ID) - cpu_start);
+  }
+  std::sort(wall.begin(), wall.end());
+  std::sort(cpu.begin(), cpu.end());
+  double best = wall[0], median = wall[wall.size() / 2];
+  std::printf("%-11s %-4s page %2d  %3d x %4d (%4d new)  items %3zu  best %8.2f ms %6.1f GB/s %6.1f GFLOP/s   median %8.2f ms"
+              " %6.1f GB/s %6.1f GFLOP/s   cpu %8.2f ms\n",
+              kernels.level, type == KvType::f32 ? "f32" : "bf16", page_size, load.sequences, load.context, load.queries,
+              step.plan.items().size(), best * 1e3, bytes / best * 1e-9, operations / best * 1e-9, median * 1e3,
+              bytes / median * 1e-9, operations / median * 1e-9, cpu[0] * 1e3);
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::string level;
+  KvType type = KvType::bf16;
+  int threads = 2, repeat = 9;
+  std::vector<int> page_sizes;
+  std::vector<Load> loads;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    std::string option = argv[i], value = argv[i + 1];
+    Load load;
+    if (option == "--level") level = value;
+    else if (option == "--kv" && (value == "f32" || value == "bf16")) type = value == "f32" ? KvType::f32 : KvType::bf16;
+    else if (option == "--page-size") page_sizes.push_back(std::stoi(value));
+    else if (option == "--threads") threads = std::stoi(value);
+    else if (option == "--repeat") repeat = std::stoi(value);
+    else if (option == "--load" && std::sscanf(value.c_str(), "%d:%d:%d", &load.sequences, &load.context, &load.queries) == 3)
+      loads.push_back(load);
+    else {
+      std::fprintf(stderr, "%s %s: unknown option or value\n", option.c_str(), value.c_str());
+      return 2;
+    }
+  }
+  if (page_sizes.empty()) page_sizes = {4, 8, 16, 32};
+  if (loads.empty()) loads = {{32, 250, 1}, {1, 4000, 1}, {1, 2048, 2048}, {1, 2048, 256}};
+  const char* error = nullptr;
+  const KernelTable* kernels = find_level(level.empty() ? nullptr : level.c_str(), &error);
+  if (!kernels) {
+    std::fprintf(stderr, "level %s: %s\n", level.c_str(), error);
+    return 2;
+  }
+  for (const Load& load : loads)
+    for (int page_size : page_sizes) measure(*kernels, type, page_size, threads, repeat, load);
+}
