@@ -271,6 +271,29 @@ OCTAVO_INLINE void store_bf16(uint16_t* p, f32x16 a) { for (int i = 0; i < 16; i
 #endif
 
 // Sum and maximum of the 16 lanes in one fixed order (halves folded: 8, 4, 2, 1), the same on every level.
+#if defined(__AVX2__) || defined(__AVX512F__)
+OCTAVO_INLINE float reduce_add_8(__m256 a) {
+  __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+  b = _mm_add_ps(b, _mm_movehl_ps(b, b));
+  return _mm_cvtss_f32(_mm_add_ss(b, _mm_movehdup_ps(b)));
+}
+OCTAVO_INLINE float reduce_max_8(__m256 a) {
+  __m128 b = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+  b = _mm_max_ps(b, _mm_movehl_ps(b, b));
+  return _mm_cvtss_f32(_mm_max_ss(b, _mm_movehdup_ps(b)));
+}
+#endif
+#if defined(__AVX512F__)
+OCTAVO_INLINE float reduce_add(f32x16 a) {
+  return reduce_add_8(_mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1)));
+}
+OCTAVO_INLINE float reduce_max(f32x16 a) {
+  return reduce_max_8(_mm256_max_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1)));
+}
+#elif defined(__AVX2__)
+OCTAVO_INLINE float reduce_add(f32x16 a) { return reduce_add_8(_mm256_add_ps(a.lo, a.hi)); }
+OCTAVO_INLINE float reduce_max(f32x16 a) { return reduce_max_8(_mm256_max_ps(a.lo, a.hi)); }
+#else
 OCTAVO_INLINE float reduce_add(f32x16 a) {
   float t[16];
   store(t, a);
@@ -281,10 +304,11 @@ OCTAVO_INLINE float reduce_add(f32x16 a) {
 OCTAVO_INLINE float reduce_max(f32x16 a) {
   float t[16];
   store(t, a);
-  float m = t[0];
-  for (int i = 1; i < 16; i++) m = t[i] > m ? t[i] : m;
-  return m;
+  for (int half = 8; half; half >>= 1)
+    for (int i = 0; i < half; i++) t[i] = t[i] > t[i + half] ? t[i] : t[i + half];
+  return t[0];
 }
+#endif
 
 // e^a. Cody-Waite reduction and a degree-6 polynomial (Cephes expf coefficients); within 2 ulp on [-87, 88];
 // below -87.3 the result is 0, so that e^-inf is exactly 0.
@@ -311,30 +335,37 @@ OCTAVO_INLINE f32x16 exp(f32x16 a) {
 #endif
 }
 
-// 2^a for a <= 127. Minimax polynomial of degree 6 in the fraction (relative error 2e-9 before rounding: within 1 ulp);
-// below -126 the result is 0, so that 2^-inf is exactly 0. NaN gives NaN.
-OCTAVO_INLINE f32x16 exp2(f32x16 a) {
-  f32x16 n = round_even(max(set1(-126.0f), a));  // operands this way round keep a NaN
-  f32x16 r = sub(max(set1(-126.0f), a), n);
-  f32x16 p = set1(1.53458121e-4f);
-  p = fma(p, r, set1(1.33999312e-3f));
-  p = fma(p, r, set1(9.61848896e-3f));
-  p = fma(p, r, set1(5.55032878e-2f));
-  p = fma(p, r, set1(2.40226469e-1f));
-  p = fma(p, r, set1(6.93147206e-1f));
-  p = fma(p, r, set1(1.0f));
+// 2^a for a <= 127. Minimax polynomial of degree 5 in the fraction (exact at 0, within 2 ulp); 2^-inf is exactly 0 and
+// NaN gives NaN.
 #if defined(__AVX512F__)
-  __m512 y = _mm512_scalef_ps(p.v, n.v);
-  return {_mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(a.v, _mm512_set1_ps(-126.0f), _CMP_LT_OQ), _mm512_setzero_ps())};
-#elif defined(__AVX2__)
-  f32x16 y = scale_pow2(p, n);
+OCTAVO_INLINE f32x16 exp2(f32x16 a) {
+  f32x16 r = {_mm512_reduce_ps(a.v, _MM_FROUND_TO_NEG_INF)};  // a - floor(a); 0 for infinity
+  f32x16 p = set1(1.86713168e-3f);
+  p = fma(p, r, set1(9.01702698e-3f));
+  p = fma(p, r, set1(5.57999164e-2f));
+  p = fma(p, r, set1(2.40164444e-1f));
+  p = fma(p, r, set1(6.93151295e-1f));
+  p = fma(p, r, set1(1.0f));
+  return {_mm512_scalef_ps(p.v, a.v)};  // p * 2^floor(a)
+}
+#else
+OCTAVO_INLINE f32x16 exp2(f32x16 a) {
+  f32x16 x = max(set1(-126.0f), a);  // operands this way round keep a NaN
+  f32x16 n = round_even(x), r = sub(x, n);
+  f32x16 p = set1(1.32647285e-3f);
+  p = fma(p, r, set1(9.67151299e-3f));
+  p = fma(p, r, set1(5.55073358e-2f));
+  p = fma(p, r, set1(2.40222424e-1f));
+  p = fma(p, r, set1(6.93147004e-1f));
+  f32x16 y = scale_pow2(fma(p, r, set1(1.0f)), n);
+#if defined(__AVX2__)
   return {_mm256_andnot_ps(_mm256_cmp_ps(a.lo, _mm256_set1_ps(-126.0f), _CMP_LT_OQ), y.lo),
           _mm256_andnot_ps(_mm256_cmp_ps(a.hi, _mm256_set1_ps(-126.0f), _CMP_LT_OQ), y.hi)};
 #else
-  f32x16 y = scale_pow2(p, n);
   return {a.v < -126.0f ? f32v{} : y.v};
 #endif
 }
+#endif
 
 }  // namespace OCTAVO_LEVEL
 }  // namespace octavo

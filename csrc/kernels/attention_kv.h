@@ -53,36 +53,46 @@ struct Bf16Kv {
 };
 #endif
 
+// Chunks of 16 tokens whose scores are computed together start at multiples of this.
+#if defined(__AVX512F__)
+constexpr int kChunksTogether = 4;
+#elif defined(__AVX2__)
+constexpr int kChunksTogether = 2;
+#else
+constexpr int kChunksTogether = 1;
+#endif
+
 // Where one span's K and V of one kv head lie, for the tokens [begin, end) of it.
 struct SpanPages {
   const uint8_t* key_piece[kSpan / 4];  // row 0 of each run of min(16, page_size) tokens
   int64_t key_stride;                   // bytes between steps
+  int pieces;                           // runs in a chunk: 1, 2 or 4
   const uint8_t* value_unit[kSpan];     // row of each unit
 };
 
 // Only blocks that hold a token of [begin, end) are looked up: earlier ones may have been freed (window), later ones do
-// not exist. Pieces of a 16-token chunk that reaches past them stand in for one that does hold a token: those lanes are
-// masked, so what they read never matters.
-OCTAVO_INLINE void find_pages(const AttentionArgs& args, const AttentionItem& item, int span, int begin, int end, int pack,
-                         SpanPages* out) {
+// not exist. Where chunks that are computed together reach past them, a run that does hold a token stands in: those
+// lanes are masked, so what they read never matters.
+inline void find_pages(const AttentionArgs& args, const AttentionItem& item, int span, int begin, int end, int pack,
+                       SpanPages* out) {
   const KvLayout& kv = args.kv;
-  const int32_t* blocks = args.block_table + item.seq * args.block_stride;
-  int page_size = kv.page_size, run = min_int(page_size, kLanes);
+  int page_size = kv.page_size, run = min_int(page_size, kLanes), units = page_size / pack;
+  const int32_t* blocks = args.block_table + item.seq * args.block_stride + int64_t(span) * (kSpan / page_size);
   int64_t plane_bytes = int64_t(kv.head_dim) * page_size * 4 / pack;
   int64_t key_offset = args.layer * kv.layer_bytes + item.kv_head * plane_bytes;
   int64_t value_offset = key_offset + kv.kv_heads * plane_bytes;
-  int units_per_page = page_size / pack;
   out->key_stride = 4 * int64_t(page_size);
+  out->pieces = kLanes / run;
   for (int page = begin / page_size; page * page_size < end; page++) {
-    const uint8_t* base = kv.base + blocks[int64_t(span) * (kSpan / page_size) + page] * kv.page_bytes;
+    const uint8_t* base = kv.base + blocks[page] * kv.page_bytes;
     for (int token = 0; token < page_size; token += run)
       out->key_piece[(page * page_size + token) / run] = base + key_offset + 4 * token;
-    for (int unit = 0; unit < units_per_page; unit++)
-      out->value_unit[page * units_per_page + unit] = base + value_offset + 4 * int64_t(unit) * kv.head_dim;
+    for (int unit = 0; unit < units; unit++)
+      out->value_unit[page * units + unit] = base + value_offset + 4 * int64_t(unit) * kv.head_dim;
   }
-  int pieces = kLanes / run, first = begin / run, last = (end - 1) / run;
-  for (int piece = first / pieces * pieces; piece < first; piece++) out->key_piece[piece] = out->key_piece[first];
-  for (int piece = last + 1; piece % pieces; piece++) out->key_piece[piece] = out->key_piece[last];
+  int group = kChunksTogether * out->pieces, first = begin / run, last = (end - 1) / run;
+  for (int piece = first / group * group; piece < first; piece++) out->key_piece[piece] = out->key_piece[first];
+  for (int piece = last + 1; piece % group; piece++) out->key_piece[piece] = out->key_piece[last];
 }
 
 // One step of 16 tokens' keys, joined from `kPieces` pages.

@@ -10,40 +10,40 @@ namespace {
 constexpr float kLog2E = 1.44269504088896341f;
 constexpr float kMinusInfinity = -__builtin_inff();
 
-// A fold state, and a partial row, is [head_dim + 2]: the weighted sums of V, the greatest score, the sum of weights.
-
-// Lanes [begin, end) of a, minus infinity elsewhere.
-OCTAVO_INLINE f32x16 mask_scores(f32x16 a, int begin, int end) {
-  f32x16 hidden = set1(kMinusInfinity);
-  if (end < kLanes) a = select_n(a, hidden, end);
-  if (begin > 0) a = select_n(hidden, a, begin);
-  return a;
+// What q is multiplied with before it becomes an operand, so that raw scores come out as the exponents that
+// `weigh_tokens` wants.
+OCTAVO_INLINE float q_factor(const AttentionArgs& args) {
+  return args.softcap > 0 ? args.scale * (2.0f * kLog2E / args.softcap) : args.scale * kLog2E;
 }
 
-// cap * tanh(a / cap).
-OCTAVO_INLINE f32x16 soft_cap(f32x16 a, float cap) {
-  f32x16 e = exp2(min(mul(a, set1(2.0f * kLog2E / cap)), set1(80.0f)));
-  return mul(set1(cap), div(sub(e, set1(1.0f)), add(e, set1(1.0f))));
+// Minus infinity for all but tokens [begin, end) of a chunk.
+OCTAVO_INLINE void mask_scores(float* chunk, int begin, int end) {
+  if (begin <= 0 && end >= kLanes) return;
+  f32x16 hidden = set1(kMinusInfinity), a = load(chunk);
+  if (end < kLanes) a = select_n(a, hidden, end);
+  if (begin > 0) a = select_n(hidden, a, begin);
+  store(chunk, a);
+}
+
+// cap * tanh(s / cap) * log2(e) of raw scores 2 * log2(e) * s / cap.
+OCTAVO_INLINE f32x16 soft_cap(f32x16 raw, float cap) {
+  f32x16 e = exp2(min(raw, set1(80.0f)));
+  return mul(set1(cap * kLog2E), div(sub(e, set1(1.0f)), add(e, set1(1.0f))));
 }
 
 // Raw scores of tokens [begin, end) of a span -> softmax weights as operands, their sum and the greatest score.
 // Whole chunks of 16 are written, hidden tokens with weight 0. The sum is of the weights as they will be multiplied
 // (rounded to bf16 where V is a bf16 operand), so that the weights used always add up to one; lane = token modulo 16.
 template <class Kv>
-OCTAVO_INLINE void weigh_tokens(const AttentionArgs& args, float* scores, int begin, int end,
-                                typename Kv::Operand* weights, float* greatest, float* sum) {
+OCTAVO_INLINE void weigh_tokens(float softcap, float* scores, int begin, int end, typename Kv::Operand* weights,
+                                float* greatest, float* sum) {
   int first = begin / kLanes, last = (end - 1) / kLanes;
   f32x16 top = set1(kMinusInfinity);
-  for (int c = first; c <= last; c++) {
-    f32x16 s = load(scores + c * kLanes);
-    if (args.softcap > 0)
-      s = mul(soft_cap(mul(s, set1(args.scale)), args.softcap), set1(kLog2E));
-    else
-      s = mul(s, set1(args.scale * kLog2E));
-    s = mask_scores(s, begin - c * kLanes, end - c * kLanes);
-    store(scores + c * kLanes, s);
-    top = max(s, top);
-  }
+  if (softcap > 0)
+    for (int c = first; c <= last; c++) store(scores + c * kLanes, soft_cap(load(scores + c * kLanes), softcap));
+  mask_scores(scores + first * kLanes, begin - first * kLanes, end - first * kLanes);
+  mask_scores(scores + last * kLanes, begin - last * kLanes, end - last * kLanes);
+  for (int c = first; c <= last; c++) top = max(load(scores + c * kLanes), top);
   *greatest = reduce_max(top);
   f32x16 total = zero();
   for (int c = first; c <= last; c++) {
@@ -53,39 +53,56 @@ OCTAVO_INLINE void weigh_tokens(const AttentionArgs& args, float* scores, int be
   *sum = reduce_add(total);
 }
 
-OCTAVO_INLINE void begin_fold(float* state, int head_dim) {
-  for (int d = 0; d < head_dim; d += kLanes) store(state + d, zero());
-  state[head_dim] = kMinusInfinity;
-  state[head_dim + 1] = 0.0f;
+// Query rows with what they have so far, or have of one span: weighted sums of V, greatest score, sum of weights.
+struct FoldRows {
+  float* values;     // [rows][stride]
+  int64_t stride;
+  float* greatest;   // [rows]
+  float* sum;        // [rows]
+};
+
+OCTAVO_INLINE void begin_fold(FoldRows state, int rows, int head_dim) {
+  for (int r = 0; r < rows; r++) {
+    for (int d = 0; d < head_dim; d += kLanes) store(state.values + r * state.stride + d, zero());
+    state.greatest[r] = kMinusInfinity;
+    state.sum[r] = 0.0f;
+  }
 }
 
 // state <- state and the next span. The only place where spans meet: an item that covers all its spans and
-// attention_merge both come here, one span at a time.
-OCTAVO_INLINE void fold_span(float* state, const float* values, float greatest, float sum, int head_dim) {
-  if (greatest == kMinusInfinity) return;  // nothing of that span is visible to this row
-  float before = state[head_dim], top = greatest > before ? greatest : before;
-  f32x16 keep = exp2(set1(before - top)), gain = exp2(set1(greatest - top));
-  for (int d = 0; d < head_dim; d += kLanes) store(state + d, fma(load(values + d), gain, mul(load(state + d), keep)));
-  float factors[2 * kLanes];
-  store(factors, keep);
-  store(factors + kLanes, gain);
-  state[head_dim] = top;
-  state[head_dim + 1] = state[head_dim + 1] * factors[0] + sum * factors[kLanes];
+// attention_merge both come here, one span at a time. At most 16 rows; a span whose greatest score is minus infinity is
+// not visible to that row and leaves it as it is.
+OCTAVO_INLINE void fold_span(FoldRows state, FoldRows span, int rows, int head_dim) {
+  f32x16 before = load_n(state.greatest, rows), next = load_n(span.greatest, rows), top = max(before, next);
+  float keep[kLanes], gain[kLanes], greatest[kLanes];
+  store(keep, exp2(sub(before, top)));
+  store(gain, exp2(sub(next, top)));
+  store(greatest, top);
+  for (int r = 0; r < rows; r++) {
+    if (span.greatest[r] == kMinusInfinity) continue;
+    float* values = state.values + r * state.stride;
+    const float* added = span.values + r * span.stride;
+    f32x16 old_part = set1(keep[r]), new_part = set1(gain[r]);
+    for (int d = 0; d < head_dim; d += kLanes)
+      store(values + d, fma(load(added + d), new_part, mul(load(values + d), old_part)));
+    state.greatest[r] = greatest[r];
+    state.sum[r] = state.sum[r] * keep[r] + span.sum[r] * gain[r];
+  }
 }
 
 // Divides by the sum of weights; a sink (Xiao et al. 2023; gpt-oss) is one more key with no value.
-OCTAVO_INLINE void finish_fold(const float* state, const float* sink, int head_dim, float* out) {
-  float keep = 1.0f, sum = state[head_dim + 1];
+OCTAVO_INLINE void finish_fold(const float* values, float greatest, float sum, const float* sink, int head_dim, float* out) {
+  float keep = 1.0f;
   if (sink) {
-    float score = *sink * kLog2E, before = state[head_dim], top = score > before ? score : before;
+    float score = *sink * kLog2E, top = score > greatest ? score : greatest;
     float factors[kLanes];
-    store(factors, exp2(set1(before - top)));
+    store(factors, exp2(set1(greatest - top)));
     keep = factors[0];
     store(factors, exp2(set1(score - top)));
     sum = sum * keep + factors[0];
   }
   f32x16 factor = set1(keep / sum);
-  for (int d = 0; d < head_dim; d += kLanes) store(out + d, mul(load(state + d), factor));
+  for (int d = 0; d < head_dim; d += kLanes) store(out + d, mul(load(values + d), factor));
 }
 
 }  // namespace

@@ -10,30 +10,31 @@ namespace {
 
 // Accumulators: kBlockRows x kBlockColumns vectors of 16, out of 32 zmm, 8 pairs of ymm or 4 quadruples of xmm.
 #if defined(__AVX512F__)
-constexpr int kBlockRows = 6, kBlockColumns = 4;
+constexpr int kBlockRows = 6;
 #elif defined(__AVX2__)
-constexpr int kBlockRows = 3, kBlockColumns = 2;
+constexpr int kBlockRows = 3;
 #else
-constexpr int kBlockRows = 2, kBlockColumns = 1;
+constexpr int kBlockRows = 2;
 #endif
+constexpr int kBlockColumns = kChunksTogether;
 
 // Query rows that go through a span together; operands, scores and weights of a row are this far apart.
 constexpr int kRowsTogether = 2 * kBlockRows;
 
-// Raw scores of chunks [chunk, chunk + kColumns) for kRows rows.
-template <class Kv, int kPieces, int kRows, int kColumns>
+// Raw scores of chunks [chunk, chunk + kChunksTogether) for kRows rows.
+template <class Kv, int kPieces, int kRows>
 void score_block(const SpanPages& pages, int chunk, int head_dim, const typename Kv::Operand* q, float* scores) {
-  f32x16 sum[kRows][kColumns];
+  f32x16 sum[kRows][kChunksTogether];
   for (int r = 0; r < kRows; r++)
-    for (int c = 0; c < kColumns; c++) sum[r][c] = zero();
+    for (int c = 0; c < kChunksTogether; c++) sum[r][c] = zero();
   int64_t offset = 0;
   for (int d = 0; d < head_dim; d += Kv::kPack, offset += pages.key_stride)
-    for (int c = 0; c < kColumns; c++) {
+    for (int c = 0; c < kChunksTogether; c++) {
       typename Kv::Lanes keys = Kv::expand(load_keys<kPieces>(pages, chunk + c, offset));
       for (int r = 0; r < kRows; r++) sum[r][c] = Kv::multiply_add(q + r * kMaxHeadDim + d, keys, sum[r][c]);
     }
   for (int r = 0; r < kRows; r++)
-    for (int c = 0; c < kColumns; c++) store(scores + r * kSpan + (chunk + c) * kLanes, sum[r][c]);
+    for (int c = 0; c < kChunksTogether; c++) store(scores + r * kSpan + (chunk + c) * kLanes, sum[r][c]);
 }
 
 // values[row] += sum over units [begin, end) of weight * V, columns [0, 16 * kColumns) of head_dim from `column` on.
@@ -72,13 +73,15 @@ void value_edge(const SpanPages& pages, int begin, int end, int token_begin, int
   }
 }
 
-template <class Kv, int kPieces, int kRows>
-void score_rows(const SpanPages& pages, int first_chunk, int last_chunk, int head_dim, const typename Kv::Operand* q,
-                float* scores) {
-  int chunk = first_chunk;
-  for (; chunk + kBlockColumns <= last_chunk + 1; chunk += kBlockColumns)
-    score_block<Kv, kPieces, kRows, kBlockColumns>(pages, chunk, head_dim, q, scores);
-  for (; chunk <= last_chunk; chunk++) score_block<Kv, kPieces, kRows, 1>(pages, chunk, head_dim, q, scores);
+// Raw scores of tokens [begin, end), in whole groups of chunks.
+template <class Kv, int kRows>
+void score_rows(const SpanPages& pages, int begin, int end, int head_dim, const typename Kv::Operand* q, float* scores) {
+  for (int chunk = begin / kLanes / kChunksTogether * kChunksTogether; chunk * kLanes < end; chunk += kChunksTogether)
+    switch (pages.pieces) {
+      case 1: score_block<Kv, 1, kRows>(pages, chunk, head_dim, q, scores); break;
+      case 2: score_block<Kv, 2, kRows>(pages, chunk, head_dim, q, scores); break;
+      default: score_block<Kv, 4, kRows>(pages, chunk, head_dim, q, scores);
+    }
 }
 
 template <class Kv, int kRows>
@@ -90,14 +93,22 @@ void value_rows(const SpanPages& pages, int begin, int end, int head_dim, const 
   for (; column < head_dim; column += kLanes) value_block<Kv, kRows, 1>(pages, begin, end, column, weights, values);
 }
 
-// Calls `body.template operator()<n>(first)` for blocks of n <= kMax rows that cover `rows`.
 template <int kMax, class Body>
-OCTAVO_INLINE void for_row_blocks(int rows, const Body& body) {
-  int row = 0;
-  for (; row + kMax <= rows; row += kMax) body.template operator()<kMax>(row);
+OCTAVO_INLINE void with_constant(int n, const Body& body) {
   if constexpr (kMax > 1) {
-    if (row == rows) return;
-    for_row_blocks<kMax - 1>(rows - row, [&]<int n>(int first) { body.template operator()<n>(row + first); });
+    if (n < kMax) return with_constant<kMax - 1>(n, body);
+  }
+  body.template operator()<kMax>();
+}
+
+// Calls body.template operator()<n>(first) for blocks of n <= kBlockRows rows, of about equal size, that cover `rows`.
+template <class Body>
+OCTAVO_INLINE void for_row_blocks(int rows, const Body& body) {
+  int blocks = (rows + kBlockRows - 1) / kBlockRows, first = 0;
+  for (int left = blocks; left > 0; left--) {
+    int n = (rows - first + left - 1) / left;
+    with_constant<kBlockRows>(n, [&]<int kRows>() { body.template operator()<kRows>(first); });
+    first += n;
   }
 }
 
