@@ -42,7 +42,7 @@ def build(model: TinyModel) -> torch.nn.Module:
     architecture = config.pop("architectures")[0]
     kind = architecture.removesuffix("ForCausalLM")
     config_class = getattr(transformers, kind + "Config")
-    network = getattr(transformers, architecture)(config_class(**config, attn_implementation="eager"))
+    network = getattr(transformers, architecture)(config_class(**config, attn_implementation="sdpa"))
     state = {name: torch.from_numpy(array) for name, array in weights(model).items()}
     missing, unexpected = network.load_state_dict(state, strict=False)
     assert not unexpected, unexpected
