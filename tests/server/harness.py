@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import re
 import signal
 import socket
@@ -15,7 +14,10 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 LAUNCH = Path(__file__).parent / "launch.py"
 JSON = {"Content-Type": "application/json"}
@@ -40,25 +42,12 @@ class Answer:
         return error
 
 
-class Served:
-    """`launch.py` with these settings. Use as a context manager: at the end nothing of it is left."""
+class Process:
+    """A server process and its log. Use as a context manager: at the end nothing of it is left."""
 
-    def __init__(
-        self,
-        model: Path,
-        *options: str,
-        engine: dict[str, Any] | None = None,
-        server: dict[str, Any] | None = None,
-        env: dict[str, str] | None = None,
-        wait_for: str = "ready after",
-    ) -> None:
+    def __init__(self, command: list[str], wait_for: str) -> None:
         self._log = tempfile.NamedTemporaryFile(prefix="octavo-test-", suffix=".log")  # noqa: SIM115
-        settings = {"port": 0, "log_level": "debug", **(server or {})}
-        command = [
-            *(sys.executable, str(LAUNCH), json.dumps({"model": str(model), **(engine or {})}), json.dumps(settings)),
-            *("--eos", "258", *options),
-        ]
-        self.process = subprocess.Popen(command, stderr=self._log, env={**os.environ, **(env or {})})
+        self.process = subprocess.Popen(command, stderr=self._log)
         self.port = 0
         if wait_for:
             self.wait_for_log(wait_for)
@@ -66,7 +55,7 @@ class Served:
             assert found is not None, self.log
             self.port = int(found[1])
 
-    def __enter__(self) -> Served:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -90,7 +79,7 @@ class Served:
         (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         return int(child)
 
-    def wait_for_log(self, text: str, count: int = 1, limit_s: float = 10.0) -> None:
+    def wait_for_log(self, text: str, count: int = 1, limit_s: float = 20.0) -> None:
         def there() -> bool:
             assert self.process.poll() is None, f"exit code {self.process.returncode}\n{self.log}"
             return self.log.count(text) >= count
@@ -142,9 +131,33 @@ class Served:
         assert len(found) == 1, f"{name} {labels}: {found}"
         return found[0]
 
+
+class Served(Process):
+    """The real front before the fake engine: `launch.py` with these settings and fake engine options."""
+
+    def __init__(
+        self,
+        model: Path,
+        *options: str,
+        engine: dict[str, Any] | None = None,
+        server: dict[str, Any] | None = None,
+        wait_for: str = "ready after",
+    ) -> None:
+        settings = {"port": 0, "log_level": "debug", **(server or {})}
+        configs = [json.dumps({"model": str(model), **(engine or {})}), json.dumps(settings)]
+        super().__init__([sys.executable, str(LAUNCH), *configs, "--eos", "258", *options], wait_for)
+
     def is_well(self) -> None:
         """P of CASES: a small completion still answers."""
         assert self.text("well", max_tokens=4) == "well"
+
+
+class Octavo(Process):
+    """`octavo serve` with these flags: nothing is fake."""
+
+    def __init__(self, *flags: str, wait_for: str = "ready after") -> None:
+        main = "import sys; from octavo.cli.main import main; sys.exit(main())"
+        super().__init__([sys.executable, "-c", main, "serve", "--port", "0", *flags], wait_for)
 
 
 class Stream:

@@ -198,24 +198,42 @@ def refusal(message: ipc.Submit, generation: int, reason: str) -> ipc.Tokens:
 
 
 def serve(channel: Channel, build: Callable[[EngineConfig, OnPhase], Engine]) -> int:
-    """The life of an engine process; returns its exit code. `build(config, on_phase)` loads the model."""
+    """The life of an engine process; returns its exit code. `build(config, on_phase)` loads the model.
+
+    What a build says in a ValueError, OSError or MemoryError is for the user; any other error is a bug and leaves its
+    traceback on standard error.
+    """
     try:
         try:
-            start = channel.receive(wait=True)[0]
-            if not isinstance(start, ipc.Start):
-                raise ipc.FrameError(f"the first message is {type(start).__name__}, not Start")
-            engine = build(start.config, channel.phase_ended)
+            engine = _build(channel, build)
             channel.send(engine.ready(channel.generation))
             Loop(engine, channel).run()
         except FrontGone:
             raise
         except Exception as error:
-            traceback.print_exc()
+            if not isinstance(error, _LoadError):
+                traceback.print_exc()
             channel.send(ipc.Failed(channel.generation, str(error) or type(error).__name__))
             return 1
     except FrontGone:
         pass
     return 0
+
+
+class _LoadError(Exception):
+    """The model can't be served, for a reason that is the user's to know."""
+
+
+def _build(channel: Channel, build: Callable[[EngineConfig, OnPhase], Engine]) -> Engine:
+    start = channel.receive(wait=True)[0]
+    if not isinstance(start, ipc.Start):
+        raise ipc.FrameError(f"the first message is {type(start).__name__}, not Start")
+    try:
+        return build(start.config, channel.phase_ended)
+    except MemoryError as error:
+        raise _LoadError(f"There is too little memory to load the model: {error}") from error
+    except (ValueError, OSError) as error:
+        raise _LoadError(str(error)) from error
 
 
 def die_with_parent() -> None:

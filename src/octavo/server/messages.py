@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -29,13 +28,6 @@ def parse_messages(raw: msgspec.Raw, max_model_len: int) -> list[dict[str, Any]]
     if not messages:
         raise bad_request("messages is empty; at least 1 message is needed.", "messages", "invalid_value")
     return [_plain(message, f"messages[{index}]") for index, message in enumerate(messages)]
-
-
-def text_chars(messages: Sequence[dict[str, Any]]) -> int:
-    """How many characters of text there are in plain messages."""
-    contents = [message["content"] for message in messages]
-    parts = [part["text"] for content in contents if isinstance(content, list) for part in content]
-    return sum(map(len, parts)) + sum(len(content) for content in contents if isinstance(content, str))
 
 
 def _plain(message: Message, where: str) -> dict[str, Any]:

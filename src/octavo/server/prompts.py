@@ -83,17 +83,6 @@ def room_for(
     return min(max_tokens, room)
 
 
-def check_text_length(chars: int, longest_token_bytes: int, max_model_len: int, param: str) -> None:
-    """Raise ApiError 400 for a text that can't fit however it is tokenised."""
-    at_least = -(-chars // max(1, longest_token_bytes))
-    if at_least >= max_model_len:
-        raise context_length_exceeded(
-            f"{param} has {chars} characters, which are {at_least} tokens or more; "
-            f"the context has {max_model_len} tokens.",
-            param,
-        )
-
-
 def _check_length(tokens: int, limit: int, param: str = "prompt", context: int | None = None) -> None:
     if tokens > limit:
         raise context_length_exceeded(

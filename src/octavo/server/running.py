@@ -32,7 +32,7 @@ log = logging.getLogger("octavo.server")
 #: After the last stream has ended: for its bytes to leave, and for connections to close.
 GOODBYE_S = 2.0
 DRAIN_POLL_S = 0.02
-INTERRUPTED = 130
+FAILED, INTERRUPTED = 1, 130
 KEEP_ALIVE_S = 75
 
 
@@ -155,8 +155,7 @@ class _Running:
         try:
             await self._supervisor.run(listener)
         except EngineFailedError as error:
-            log.error("%s", error)
-            self._end(1)
+            self._end(FAILED, str(error))
 
     def _engine_phase(self, phase: str) -> None:
         if phase == "resolve":
@@ -182,8 +181,7 @@ class _Running:
         try:
             await self._front.text.load(self._engine.model, self._config.chat_template)
         except (ModelFileError, ChatTemplateError) as error:
-            log.error("%s", error)
-            self._end(1)
+            self._end(FAILED, str(error))
         else:
             self._announce()
 
@@ -215,7 +213,10 @@ class _Running:
             log.warning("%d requests were still open after %g s", lost, self._config.shutdown_timeout)
         self._end(0)
 
-    def _end(self, code: int) -> None:
+    def _end(self, code: int, error: str = "") -> None:
+        """The first reason to end is the one that counts."""
         assert self._ending is not None
         if not self._ending.done():
+            if error:
+                log.error("%s", error)
             self._ending.set_result(code)

@@ -11,10 +11,10 @@ from typing import TypeVar
 
 from octavo.engine.params import SamplingParams
 from octavo.formats.resolve import resolve
-from octavo.server.errors import bad_request
+from octavo.server.errors import ApiError, bad_request, context_length_exceeded
 from octavo.text.chat import ChatTemplate, ChatTemplateError, Message, NoChatTemplate, load_chat_template
 from octavo.text.output import TextOutput
-from octavo.text.tokenizer import Tokenizer
+from octavo.text.tokenizer import PromptTooLongError, Tokenizer
 
 log = logging.getLogger("octavo.server")
 
@@ -31,7 +31,6 @@ class TextService:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="text")
         self._tokenizer: Tokenizer | None = None
         self._template: ChatTemplate | NoChatTemplate | None = None
-        self.longest_token_bytes = 1
 
     @property
     def loaded(self) -> bool:
@@ -52,27 +51,35 @@ class TextService:
         began_s = time.monotonic()
         tokenizer, template = await self._run(work)
         self._tokenizer, self._template = tokenizer, template
-        token_bytes = tokenizer.vocabulary.token_bytes
-        self.longest_token_bytes = max(map(len, token_bytes))
-        log.info("tokenizer and chat template in %.2f s (%d tokens)", time.monotonic() - began_s, len(token_bytes))
+        took_s = time.monotonic() - began_s
+        log.info("tokenizer and chat template in %.2f s (%d tokens)", took_s, tokenizer.vocabulary.size)
         if isinstance(template, NoChatTemplate):
             log.warning("no chat: %s", template.problem)
         else:
             log.info("chat template: %s", template.origin)
 
-    async def encode(self, text: str, add_special_tokens: bool) -> list[int]:
-        """Token ids of a raw prompt, whose author speaks for all of it: control tokens' texts are control tokens."""
-        tokenizer = self._ready
-        return await self._run(
-            lambda: tokenizer.encode_prompt(text) if add_special_tokens else tokenizer.encode_trusted(text)
-        )
+    async def encode(self, text: str, add_special_tokens: bool, max_tokens: int) -> list[int]:
+        """Token ids of a raw prompt, whose author speaks for all of it: control tokens' texts are control tokens.
 
-    async def render(self, messages: Sequence[Message], add_generation_prompt: bool) -> list[int]:
-        """Token ids of a chat, up to where the answer begins. Raises ApiError 400."""
+        Raises ApiError 400 for a text that has far more than `max_tokens`, early; one a little longer is encoded.
+        """
+        tokenizer = self._ready
+        encode = tokenizer.encode_prompt if add_special_tokens else tokenizer.encode_trusted
+        try:
+            return await self._run(lambda: encode(text, max_tokens))
+        except PromptTooLongError as error:
+            raise _too_long("prompt", error) from None
+
+    async def render(self, messages: Sequence[Message], add_generation_prompt: bool, max_tokens: int) -> list[int]:
+        """Token ids of a chat, up to where the answer begins; `max_tokens` as for `encode`. Raises ApiError 400."""
         template = self._template
         assert template is not None
         try:
-            prompt = await self._run(lambda: template.encode(messages, add_generation_prompt=add_generation_prompt))
+            prompt = await self._run(
+                lambda: template.encode(messages, add_generation_prompt=add_generation_prompt, max_tokens=max_tokens)
+            )
+        except PromptTooLongError as error:
+            raise _too_long("messages", error) from None
         except ChatTemplateError as error:
             code = "no_chat_template" if isinstance(template, NoChatTemplate) else "chat_template_failed"
             raise bad_request(f"{error}.", "messages", code) from None
@@ -97,3 +104,9 @@ class TextService:
 
     async def _run(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+
+def _too_long(param: str, error: PromptTooLongError) -> ApiError:
+    return context_length_exceeded(
+        f"{param} has {error.at_least} tokens or more; the context has {error.max_tokens}. Shorten it.", param
+    )

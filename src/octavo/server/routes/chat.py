@@ -8,8 +8,8 @@ from octavo.server.decoding import BodyDecoder
 from octavo.server.exchange import CancelWhenGone, Exchange
 from octavo.server.front import Front
 from octavo.server.generate import Work, answer, salt_of
-from octavo.server.messages import parse_messages, text_chars
-from octavo.server.prompts import check_count, check_text_length, checked_ids
+from octavo.server.messages import parse_messages
+from octavo.server.prompts import check_count, checked_ids
 from octavo.server.protocol import ChatRequest
 from octavo.server.sampling import chat_params, check_common
 
@@ -26,7 +26,6 @@ async def chat(front: Front, exchange: Exchange) -> None:
     params = chat_params(request, front.sampling_defaults, front.vocab_size)
     check_count(1, params.n, front.config.max_prompts)
     messages = parse_messages(request.messages, ready.max_model_len)
-    check_text_length(text_chars(messages), front.text.longest_token_bytes, ready.max_model_len, "messages")
 
     def make_answer(fingerprint: str, usage_field: bool) -> Answer:
         stamp = Stamp(f"chatcmpl-{exchange.request_id}", model, fingerprint)
@@ -34,7 +33,7 @@ async def chat(front: Front, exchange: Exchange) -> None:
 
     with front.admission.reserve(params.n) as seats:
         async with CancelWhenGone(exchange):
-            ids = await front.text.render(messages, request.add_generation_prompt is not False)
+            ids = await front.text.render(messages, request.add_generation_prompt is not False, ready.max_model_len)
             work = Work(
                 prompts=[checked_ids(ids, front.vocab_size, "messages")],
                 params=params,

@@ -8,7 +8,7 @@ from octavo.server.decoding import BodyDecoder
 from octavo.server.exchange import CancelWhenGone, Exchange
 from octavo.server.front import Front
 from octavo.server.generate import Work, answer, salt_of
-from octavo.server.prompts import Prompt, check_count, check_text_length, checked_ids, parse_prompts
+from octavo.server.prompts import Prompt, check_count, checked_ids, parse_prompts
 from octavo.server.protocol import CompletionRequest
 from octavo.server.sampling import check_common, completion_params
 
@@ -25,9 +25,6 @@ async def completions(front: Front, exchange: Exchange) -> None:
     params = completion_params(request, front.sampling_defaults, front.vocab_size)
     prompts = parse_prompts(request.prompt, front.config.max_prompts, ready.max_model_len)
     check_count(len(prompts), params.n, front.config.max_prompts)
-    for prompt in prompts:
-        if isinstance(prompt, str):
-            check_text_length(len(prompt), front.text.longest_token_bytes, ready.max_model_len, "prompt")
 
     def make_answer(fingerprint: str, usage_field: bool) -> Answer:
         stamp = Stamp(f"cmpl-{exchange.request_id}", model, fingerprint)
@@ -47,6 +44,7 @@ async def completions(front: Front, exchange: Exchange) -> None:
 
 
 async def _token_ids(front: Front, prompts: list[Prompt], add_special_tokens: bool) -> list[list[int]]:
+    limit, encode = front.max_model_len, front.text.encode
     return [
-        await front.text.encode(prompt, add_special_tokens) if isinstance(prompt, str) else prompt for prompt in prompts
+        await encode(prompt, add_special_tokens, limit) if isinstance(prompt, str) else prompt for prompt in prompts
     ]

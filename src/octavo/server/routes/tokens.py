@@ -30,12 +30,13 @@ async def tokenize(front: Front, exchange: Exchange) -> None:
     has_messages = request.messages != NOT_GIVEN
     if (request.prompt is not None) == has_messages:
         raise bad_request("Send either prompt or messages.", "prompt", "invalid_value")
+    limit = front.config.max_body_bytes  # also what fits into no context may be counted
     with front.admission.reserve(1):
         if request.prompt is not None:
-            ids = await front.text.encode(request.prompt, request.add_special_tokens is not False)
+            ids = await front.text.encode(request.prompt, request.add_special_tokens is not False, limit)
         else:
             messages = parse_messages(request.messages, ready.max_model_len)
-            ids = await front.text.render(messages, request.add_generation_prompt is not False)
+            ids = await front.text.render(messages, request.add_generation_prompt is not False, limit)
     texts = None
     if request.return_token_strs:
         texts = [front.text.token_bytes(token).decode(errors="replace") for token in ids]
