@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 from tests.oracle.tiny import MODELS, write_folder
 
-from octavo.backends.ops import UnsupportedError
+from octavo.backends.cpu.plan import CpuPlan
+from octavo.backends.ops import PlanLimits, UnsupportedError
 from octavo.config import EngineConfig
 from octavo.engine.params import SamplingParams
 from octavo.engine.request import Request
-from octavo.runtime.build import build_engine
+from octavo.formats.model_files import ModelFiles
+from octavo.models.load import load_model
+from octavo.runtime.build import build_engine, fixed_bytes, kv_spec, make_backend, make_plan
 from octavo.runtime.cgroup import Room
 from octavo.runtime.sizing import SizingError
 
@@ -75,3 +78,15 @@ def test_what_a_backend_cannot_do_is_said(tmp_path: Path) -> None:
         build_engine(EngineConfig(model=folder, backend="reference", activations="int8"))
     with pytest.raises(UnsupportedError, match="int8"):
         build_engine(EngineConfig(model=folder, backend="cpu", activations="int8", kv_cache_memory_bytes=1 << 20))
+
+
+@pytest.mark.parametrize("activations", ["auto", "f32"])
+def test_fixed_memory_is_not_underestimated(default_model: ModelFiles, activations: str) -> None:
+    config = EngineConfig(model=str(default_model.path), activations=activations, kv_cache_memory_bytes=1 << 24)
+    model = load_model(default_model)
+    kv = kv_spec(model.spec, config)
+    limits = PlanLimits(config.max_num_batched_tokens, config.max_num_seqs, 64, 64, model.spec.vocab)
+    plan = make_plan(model, make_backend(config), limits, kv)
+    assert isinstance(plan, CpuPlan)
+    actual = plan.weight_bytes + plan.workspace_bytes
+    assert actual <= fixed_bytes(model, config) <= 2 * actual

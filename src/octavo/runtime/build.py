@@ -114,16 +114,21 @@ def _demand(model: LoadedModel, config: EngineConfig, kv: KvSpec) -> Demand:
         context=model.spec.context,
         page_size=config.page_size,
         kv_bytes_per_token=kv.bytes_per_token,
-        fixed_bytes=_weights_bytes(model, config) + _workspace_bytes(model.spec, config),
+        fixed_bytes=fixed_bytes(model, config),
         max_num_seqs=config.max_num_seqs,
         max_model_len=config.max_model_len,
         pool_bytes=config.kv_cache_memory_bytes,
     )
 
 
+def fixed_bytes(model: LoadedModel, config: EngineConfig) -> int:
+    """Memory besides the page pool that the plan will take: an estimate from above."""
+    return _weights_bytes(model, config) + _workspace_bytes(model.spec, config)
+
+
 def _weights_bytes(model: LoadedModel, config: EngineConfig) -> int:
-    """Memory that packing will take: float32 on the reference, the file's precision and a little else."""
-    if config.backend == "reference" or config.activations == "f32":
+    """Memory that packing will take: float32 on the reference, the file's precision and a little else on the CPU."""
+    if config.backend == "reference":
         return sum(4 * int(np.prod(weight.tensor.shape)) for weight in model.weights.matrices.values())
     return model.weights_bytes + model.weights_bytes // 4
 
