@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -21,14 +21,20 @@ def octavo(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_help_is_quick_and_lists_the_verbs() -> None:
-    took = []
+    took_s = []
     for _ in range(5):
-        start = time.perf_counter()
+        before = processor_seconds_of_children()
         result = octavo("--help")
-        took.append(time.perf_counter() - start)
+        took_s.append(processor_seconds_of_children() - before)
         assert result.returncode == 0
-    assert min(took) < 0.3
+    assert min(took_s) < 0.3
     assert all(verb in result.stdout for verb in cli.VERBS)
+
+
+def processor_seconds_of_children() -> float:
+    """What ended children have used: unlike wall time it does not grow when tests run on a busy machine."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def test_help_imports_nothing_heavy() -> None:
