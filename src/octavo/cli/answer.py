@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from octavo.config import EngineConfig, ServerConfig
 
 if TYPE_CHECKING:
     from octavo.engine.params import SamplingParams
-    from octavo.llm import LLM
+    from octavo.llm import LLM, Message
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -96,7 +97,7 @@ class Answer:
         )
 
 
-def stream_answer(llm: LLM, prompt: Any, params: SamplingParams) -> Answer:
+def stream_answer(llm: LLM, prompt: str | Sequence[Message], params: SamplingParams) -> Answer:
     """Print the answer to `prompt` (a text or messages) as it comes.
 
     Ctrl-C ends it; what was printed until then is the answer.
@@ -106,8 +107,7 @@ def stream_answer(llm: LLM, prompt: Any, params: SamplingParams) -> Answer:
     first_s = 0.0
     pieces: list[str] = []
     # Leaving a stream early ends its request: that must not wait for the garbage collector.
-    stream = llm.stream(prompt, params)
-    with Interrupt() as interrupt, closing(stream):
+    with Interrupt() as interrupt, closing(llm.stream(prompt, params)) as stream:
         for piece in stream:
             first_s = first_s or time.perf_counter() - begin
             pieces.append(piece)
