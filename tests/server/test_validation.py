@@ -289,10 +289,17 @@ def test_a_nul_byte_is_a_character_like_any_other(served: Served) -> None:
     assert served.text("a\0b", max_tokens=3) == "a\0b"
 
 
-def test_a_body_that_is_too_large_is_not_read(served: Served) -> None:
-    answer = served.request("POST", "/v1/completions", None, {**JSON, "Content-Length": str(9 << 20)})
+def test_a_body_that_is_too_large(served: Served) -> None:
+    answer = served.request("POST", "/v1/completions", b'{"prompt": "' + b"x" * (9 << 20) + b'"}', JSON)
     assert answer.status == 413
     assert str(8 << 20) in answer.error["message"]
+    assert "connection" not in answer.headers
+
+
+def test_a_body_that_is_far_too_large_is_not_read(served: Served) -> None:
+    answer = served.request("POST", "/v1/completions", None, {**JSON, "Content-Length": str(1 << 40)})
+    assert answer.status == 413
+    assert str(1 << 40) in answer.error["message"]
     assert answer.headers["connection"] == "close"
 
 

@@ -17,6 +17,9 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
+#: So much of a body above the limit is let in and dropped (by uvicorn, after the answer): many clients listen only once
+#: they have sent all of it. For more the connection is closed.
+MAX_DISCARDED_BYTES = 64 << 20
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -61,8 +64,8 @@ class Exchange:
         if declared.isdigit() and int(declared) > limit:
             raise _too_large(int(declared), limit)
         parts: list[bytes] = []
-        size = 0
-        while True:
+        size, more = 0, True
+        while more:
             message = await self._receive()
             if message["type"] == "http.disconnect":
                 raise ClientGone
@@ -70,8 +73,8 @@ class Exchange:
             size += len(parts[-1])
             if size > limit:
                 raise _too_large(size, limit)
-            if not message.get("more_body", False):
-                return b"".join(parts)
+            more = message.get("more_body", False)
+        return b"".join(parts)
 
     async def json_body(self, limit: int) -> bytes:
         """The body of a request that must be JSON; browsers can't send that type across sites without asking first."""
@@ -157,5 +160,5 @@ def _too_large(size: int, limit: int) -> ApiError:
         413,
         f"The request body has {size} bytes or more; the limit is {limit} (--max-body-bytes).",
         code="body_too_large",
-        close=True,
+        close=size > limit + MAX_DISCARDED_BYTES,
     )
