@@ -243,7 +243,9 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name == "nested" else pytest.mark.slow) for name in HOSTILE]
+)
 def test_ct02_hostile_templates_end_in_a_400_and_stop_nobody(tmp_path: Path, name: str) -> None:
     hostile = write_tiny_model(tmp_path / "hostile.gguf", HOSTILE[name])
     with Served(hostile, "--step-ms", "1") as one, ThreadPoolExecutor(3) as clients:

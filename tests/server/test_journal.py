@@ -15,10 +15,8 @@ from octavo.engine.request import Finish
 from octavo.server import journal as journal_module
 from octavo.server.errors import ApiError
 from octavo.server.journal import Entry, Journal
-from octavo.server.mailbox import Mailbox
+from octavo.server.mailbox import Choice, Mailbox
 from octavo.server.metrics import Metrics
-
-READY = ipc.Ready(3, 100, 10, 10, 8, 1, "fp_x", {})
 
 
 class Letters:
@@ -50,18 +48,20 @@ class Setup:
         self.released += count
 
     def open(self, mailbox: Mailbox, n: int = 1, stop: int | None = None, **params: Any) -> Entry:
-        return self.journal.open(
+        entry = Entry(
             prompt=array("i", [1, 2, 3]),
             params=SamplingParams(n=n, **params),
             seed=7,
             priority=0,
             salt=(),
-            engine=READY,
-            outputs=[Letters(stop) for _ in range(n)],  # type: ignore[misc]
-            first_index=0,
+            generation=3,
+            fingerprint="fp_x",
+            choices=[Choice(i, Letters(stop)) for i in range(n)],  # type: ignore[arg-type]
             mailbox=mailbox,
             arrival_s=self.now_s,
         )
+        self.journal.open(entry)
+        return entry
 
     def step(self, *rows: tuple[int, int, int, Finish], **more: Any) -> None:
         """Rows of (request id, choice, token, finish)."""

@@ -16,7 +16,7 @@ from octavo.server.errors import ApiError
 from octavo.server.exchange import Exchange
 from octavo.server.front import Front
 from octavo.server.journal import Entry, Salt
-from octavo.server.mailbox import Mailbox
+from octavo.server.mailbox import Choice, Mailbox
 from octavo.server.prompts import room_for
 from octavo.server.protocol import GenerationRequest, PromptTokensDetails, Usage
 
@@ -57,29 +57,13 @@ async def answer(
     """
     streaming = bool(request.stream)
     with_usage = bool(request.stream_options and request.stream_options.include_usage)
-    prompts = _fitted(front, work)
-    ready = front.require_ready()
     mailbox = Mailbox(streaming)
-    entries: list[Entry] = []
+    entries = _entries(front, work, mailbox, exchange.began_s)
+    shown = make_answer(entries[0].fingerprint, streaming and with_usage)
     try:
-        for prompt, params in prompts:
-            seats.hand_over(params.n)
-            seed = secrets.randbits(63) if params.seed is None else params.seed
-            entries.append(
-                front.journal.open(
-                    prompt=prompt,
-                    params=params,
-                    seed=seed,
-                    priority=work.priority,
-                    salt=work.salt,
-                    engine=ready,
-                    outputs=[front.text.output(params) for _ in range(params.n)],
-                    first_index=len(entries) * params.n,
-                    mailbox=mailbox,
-                    arrival_s=exchange.began_s,
-                )
-            )
-        shown = make_answer(ready.fingerprint, streaming and with_usage)
+        for entry in entries:
+            seats.hand_over(len(entry.choices))
+            front.journal.open(entry)
         if streaming:
             await _stream(exchange, mailbox, entries, shown, with_usage)
         else:
@@ -103,14 +87,15 @@ def usage_of(entries: Sequence[Entry]) -> Usage:
 async def _stream(exchange: Exchange, mailbox: Mailbox, entries: Sequence[Entry], shown: Answer, usage: bool) -> None:
     """Events as steps end. The response begins with the first token: errors before it still have an HTTP status."""
     try:
-        news = await mailbox.take()
-        await exchange.start_stream()
         while True:
+            news = await mailbox.take()
             data = shown.chunk(news[0]) if len(news) == 1 else b"".join([shown.chunk(choice) for choice in news])
-            if not mailbox.open_choices:
+            all_ended = not mailbox.open_choices
+            if not exchange.started:
+                await exchange.start_stream()
+            if all_ended:
                 break
             await exchange.write(data)
-            news = await mailbox.take()
         if usage:
             data += shown.usage_chunk(usage_of(entries))
         await exchange.end(data + DONE)
@@ -121,16 +106,30 @@ async def _stream(exchange: Exchange, mailbox: Mailbox, entries: Sequence[Entry]
         await exchange.end(b"data: " + error.body() + b"\n\n")
 
 
-def _fitted(front: Front, work: Work) -> list[tuple[array[int], SamplingParams]]:
-    """Each prompt with parameters whose limits fit the context."""
-    fitted = []
+def _entries(front: Front, work: Work, mailbox: Mailbox, arrival_s: float) -> list[Entry]:
+    """One for each prompt, with parameters whose limits fit the context. Raises ApiError."""
+    ready, strict = front.require_ready(), front.config.strict_max_tokens
+    entries: list[Entry] = []
     for prompt in work.prompts:
-        room = room_for(
-            len(prompt), work.params.max_tokens, front.max_model_len, front.config.strict_max_tokens, work.param
+        asked = work.params
+        room = room_for(len(prompt), asked.max_tokens, ready.max_model_len, strict, work.param)
+        params = dataclasses.replace(asked, max_tokens=room, min_tokens=min(asked.min_tokens, room))
+        first = len(entries) * params.n
+        entries.append(
+            Entry(
+                prompt=prompt,
+                params=params,
+                seed=secrets.randbits(63) if params.seed is None else params.seed,
+                priority=work.priority,
+                salt=work.salt,
+                generation=ready.generation,
+                fingerprint=ready.fingerprint,
+                choices=[Choice(first + i, front.text.output(params)) for i in range(params.n)],
+                mailbox=mailbox,
+                arrival_s=arrival_s,
+            )
         )
-        min_tokens = min(work.params.min_tokens, room)
-        fitted.append((prompt, dataclasses.replace(work.params, max_tokens=room, min_tokens=min_tokens)))
-    return fitted
+    return entries
 
 
 def _note(entries: Sequence[Entry]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from octavo import ipc
@@ -16,7 +16,6 @@ from octavo.engine.params import SamplingParams
 from octavo.server.errors import ApiError, engine_failed
 from octavo.server.mailbox import ABORT, ERROR, REASONS, RUNNING, Choice, Mailbox, TokenLogprob
 from octavo.server.metrics import Metrics
-from octavo.text.output import TextOutput
 
 Salt = tuple[tuple[str, str], ...]
 
@@ -29,9 +28,9 @@ class Entry:
     """A live request: what an engine would need to go on with it from where its client is.
 
     generation, fingerprint: of the engine that has it. cached_tokens: of the prompt, as the engine found it.
+    request_id is given by the journal.
     """
 
-    request_id: int
     prompt: array[int]
     params: SamplingParams
     seed: int
@@ -42,7 +41,8 @@ class Entry:
     choices: list[Choice]
     mailbox: Mailbox
     arrival_s: float
-    open_choices: int
+    request_id: int = 0
+    open_choices: int = 0
     cached_tokens: int = 0
     first_token_s: float = 0.0
 
@@ -52,7 +52,7 @@ class Entry:
 
 @dataclass(slots=True)
 class Journal:
-    """Live requests by id. `send` reaches the engine; `on_choice_end` is told of every sequence that has ended."""
+    """Live requests by id. `send` reaches the engine; `on_choice_end` is told how many sequences have ended."""
 
     metrics: Metrics
     send: Callable[[ipc.FrontMessage], None]
@@ -61,40 +61,14 @@ class Journal:
     entries: dict[int, Entry] = field(default_factory=dict)
     _last_id: int = 0
 
-    def open(
-        self,
-        prompt: array[int],
-        params: SamplingParams,
-        seed: int,
-        priority: int,
-        salt: Salt,
-        engine: ipc.Ready,
-        outputs: Sequence[TextOutput],
-        first_index: int,
-        mailbox: Mailbox,
-        arrival_s: float,
-    ) -> Entry:
-        """Enter a request and send it to the engine; `outputs` make the text of its `params.n` choices."""
+    def open(self, entry: Entry) -> None:
+        """Enter a request and send it to the engine."""
         self._last_id += 1
-        choices = [Choice(first_index + i, output) for i, output in enumerate(outputs)]
-        entry = Entry(
-            request_id=self._last_id,
-            prompt=prompt,
-            params=params,
-            seed=seed,
-            priority=priority,
-            salt=salt,
-            generation=engine.generation,
-            fingerprint=engine.fingerprint,
-            choices=choices,
-            mailbox=mailbox,
-            arrival_s=arrival_s,
-            open_choices=len(choices),
-        )
-        mailbox.open_choices += len(choices)
+        entry.request_id = self._last_id
+        entry.open_choices = len(entry.choices)
+        entry.mailbox.open_choices += len(entry.choices)
         self.entries[entry.request_id] = entry
         self.send(entry.submission())
-        return entry
 
     def close(self, entry: Entry) -> None:
         """The client is done with it, or gone; what still runs is aborted. Closing twice does nothing."""
@@ -125,39 +99,28 @@ class Journal:
                 continue  # a stop string ended it while the step ran
             if finish in (ERROR, ABORT):
                 self._give_up(entry, message.message or "The engine could not go on with this request.")
-            elif choice.untaken_tokens >= MAX_UNTAKEN_TOKENS and entry.mailbox.streaming:
+                continue
+            if choice.untaken_tokens >= MAX_UNTAKEN_TOKENS and entry.mailbox.streaming:
                 self._give_up(entry, f"The client has left {choice.untaken_tokens} tokens unread.")
-            else:
-                self._deliver(entry, choice, number, message, row, token, finish, now_s)
+                continue
+            if not entry.first_token_s:
+                self._first_token(entry, memoryview(message.cached_tokens).cast("i")[row], now_s)
+            elif choice.last_s:
+                self.metrics.itl.observe(now_s - choice.last_s)
+            choice.last_s = now_s
+            if self._push(entry, choice, message, row, token, finish):
+                if choice.finish_reason is not None:
+                    self._choice_ended(entry, number, told=finish != RUNNING, now_s=now_s)
+                entry.mailbox.add(choice)
 
-    def _deliver(
-        self,
-        entry: Entry,
-        choice: Choice,
-        number: int,
-        message: ipc.Tokens,
-        row: int,
-        token: int,
-        finish: int,
-        now_s: float,
-    ) -> None:
-        """One row; `token` -1: the sequence has ended without another token."""
-        if not entry.first_token_s:
-            self._first_token(entry, memoryview(message.cached_tokens).cast("i")[row], now_s)
-        elif choice.last_s:
-            self.metrics.itl.observe(now_s - choice.last_s)
-        choice.last_s = now_s
-        if token >= 0:
-            self.metrics.generation_tokens.add()
-            wanted = entry.params.logprobs
-            has_news = choice.push(token, finish, None if wanted is None else _logprob(message, row, token, wanted))
-        else:
+    def _push(self, entry: Entry, choice: Choice, message: ipc.Tokens, row: int, token: int, finish: int) -> bool:
+        """Returns whether there is something for the client. `token` -1: the sequence has ended without another one."""
+        if token < 0:
             choice.end(REASONS[finish])
-            has_news = True
-        if has_news:
-            if choice.finish_reason is not None:
-                self._choice_ended(entry, number, told=finish != RUNNING, now_s=now_s)
-            entry.mailbox.add(choice)
+            return True
+        self.metrics.generation_tokens.add()
+        wanted = entry.params.logprobs
+        return choice.push(token, finish, None if wanted is None else _logprob(message, row, token, wanted))
 
     def _first_token(self, entry: Entry, cached_tokens: int, now_s: float) -> None:
         metrics, prompt_tokens = self.metrics, len(entry.prompt)

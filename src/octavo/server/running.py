@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import signal
 import socket
 import time
-from collections.abc import Iterator
-
-import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from collections.abc import Coroutine
+from typing import Any
 
 from octavo import ipc
 from octavo.config import EngineConfig, ServerConfig
@@ -21,6 +18,7 @@ from octavo.server.app import App
 from octavo.server.auth import Keys
 from octavo.server.errors import engine_failed, unavailable
 from octavo.server.front import Front
+from octavo.server.http_server import http_server
 from octavo.server.journal import Journal
 from octavo.server.metrics import Metrics
 from octavo.server.supervisor import EngineFailedError, Listener, State, Supervisor
@@ -29,11 +27,8 @@ from octavo.text.chat import ChatTemplateError
 
 log = logging.getLogger("octavo.server")
 
-#: After the last stream has ended: for its bytes to leave, and for connections to close.
-GOODBYE_S = 2.0
 DRAIN_POLL_S = 0.02
 FAILED, INTERRUPTED = 1, 130
-KEEP_ALIVE_S = 75
 
 
 def run(
@@ -57,22 +52,6 @@ def run(
         return loop.run_until_complete(_Running(engine, server, keys, supervisor, began_s).serve(listener))
     finally:
         loop.close()
-
-
-class HttpServer(uvicorn.Server):
-    """uvicorn without its signal handling: this process drains first."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-class HttpProtocol(HttpToolsProtocol):
-    """uvicorn's, but a connection that never sends a byte does not stay open for ever."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self.timeout_keep_alive_task = self.loop.call_later(KEEP_ALIVE_S, self.timeout_keep_alive_handler)
 
 
 class _Running:
@@ -100,7 +79,7 @@ class _Running:
         metrics.watch("queue_seats_taken", "Sequences accepted and not ended yet.", lambda: admission.taken)
         metrics.watch("queue_seats", "Most sequences that may be accepted.", lambda: admission.limit)
         self._ending: asyncio.Future[int] | None = None
-        self._draining: asyncio.Future[None] | None = None
+        self._draining: asyncio.Task[None] | None = None
         self._resolved = asyncio.Event()
         self._signals: dict[int, int] = {}
 
@@ -110,23 +89,10 @@ class _Running:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
                 loop.add_signal_handler(number, self._on_signal, number)
-        http = HttpServer(
-            uvicorn.Config(
-                App(self._front),
-                http=HttpProtocol,
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                proxy_headers=False,
-                timeout_keep_alive=KEEP_ALIVE_S,
-                timeout_graceful_shutdown=int(GOODBYE_S),
-            )
-        )
-        serving = asyncio.ensure_future(http.serve(sockets=[listener]))
-        supervising = asyncio.ensure_future(self._supervise())
-        loading = asyncio.ensure_future(self._load_text())
+        http = http_server(App(self._front))
+        serving = self._start(http.serve(sockets=[listener]))
+        supervising = self._start(self._supervise())
+        loading = self._start(self._load_text())
         code = await self._ending
         http.should_exit = True
         http.force_exit = code == INTERRUPTED
@@ -140,6 +106,18 @@ class _Running:
         await asyncio.gather(serving, supervising, loading, return_exceptions=True)
         self._front.text.close()
         return code
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Without this part there is no server: its failure ends everything, and is never only a silent task."""
+
+        def ended(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                log.error("the front process failed", exc_info=error)
+                self._end(FAILED, f"The front process failed: {error!r}")
+
+        task = asyncio.ensure_future(work)
+        task.add_done_callback(ended)
+        return task
 
     # The engine and the tokenizer
 
@@ -168,6 +146,7 @@ class _Running:
         self._announce()
 
     def _engine_gone(self, how: str) -> None:
+        self._began_s = time.monotonic()
         self._front.metrics.engine_gone()
         lost = self._front.journal.fail_all(
             engine_failed("The engine died while this request was open. Send it again.")
@@ -188,7 +167,8 @@ class _Running:
     def _announce(self) -> None:
         if self._front.state is not State.READY:
             return
-        log.info("ready after %.2f s; %s", time.monotonic() - self._began_s, ", ".join(self._front.model_names))
+        took_s, names = time.monotonic() - self._began_s, ", ".join(self._front.model_names)
+        log.info("ready after %.2f s; %s", took_s, names)
 
     # The end
 
@@ -201,7 +181,7 @@ class _Running:
             name = signal.Signals(number).name
             log.info("%s: no new requests; %d open", name, len(self._front.journal.entries))
             self._supervisor.drain()
-            self._draining = asyncio.ensure_future(self._drain())
+            self._draining = self._start(self._drain())
 
     async def _drain(self) -> None:
         """Let open requests finish for a while; what is left then ends with an error event."""
