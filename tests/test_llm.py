@@ -12,6 +12,7 @@ import pytest
 from tests.oracle.tiny import MODELS, byte_tokenizer, write_gguf_file
 
 from octavo import LLM, SamplingParams
+from octavo.backends.ops import Batch, Sampled
 from octavo.engine.params import ParamError
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
@@ -119,6 +120,24 @@ def test_leaving_a_stream_early_ends_its_request(llm: LLM) -> None:
     assert llm.engine.stats().pages_held == 0
 
 
+def test_an_interrupted_step_ends_its_answers_and_nothing_else(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    (before,) = llm.generate("hello", GREEDY)
+    stream = llm.stream("hello", GREEDY)
+    next(stream)
+
+    def interrupted(batch: Batch) -> Sampled:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(llm.engine.executor._plan, "run", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            llm.generate("other", GREEDY)
+    with pytest.raises(RuntimeError, match="interrupted"):
+        list(stream)
+    assert not llm.engine.busy
+    assert llm.generate("hello", GREEDY)[0].outputs == before.outputs
+
+
 def test_a_stream_and_a_batch_at_once(llm: LLM) -> None:
     alone = "".join(llm.stream("hello", GREEDY))
     stream = llm.stream("hello", GREEDY)
@@ -178,8 +197,9 @@ def test_the_progress_bar_shows_tokens_per_second(llm: LLM, capsys: pytest.Captu
 def test_a_script_that_ends_or_raises_leaves_nothing_behind(model: str, ending: str) -> None:
     script = f"""
         from octavo import LLM, SamplingParams
+from octavo.backends.ops import Batch, Sampled
         llm = LLM({model!r}, backend="reference", kv_cache_memory_bytes=1 << 20)
-        stream = llm.stream("hello", SamplingParams(max_tokens=50))
+        stream = llm.stream("hello", SamplingParams(temperature=0.0, max_tokens=50, ignore_eos=True))
         next(stream)
         {ending}
     """

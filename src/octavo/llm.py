@@ -96,7 +96,8 @@ class LLM:
     ) -> Generator[str, None, None]:
         """The text of one answer to a prompt or a conversation, piece by piece.
 
-        Leaving early ends the request: at once with `close()`, else when the generator is collected.
+        The request begins with the first piece, where also ParamError is raised. Leaving early ends it: at once with
+        `close()`, else when the generator is collected.
         """
         tokens = self._conversation(prompt) if _is_conversation(prompt) else self._tokens(cast(Prompt, prompt))
         (own,) = self._params(params, 1)
@@ -176,6 +177,8 @@ class LLM:
 
     def _step(self) -> None:
         """One forward pass; its tokens go to whoever waits for them, also to streams left open meanwhile."""
+        if not self.engine.busy:
+            raise RuntimeError("a step was interrupted, and this answer with it")
         outputs = self.engine.step()
         if outputs is None:
             return

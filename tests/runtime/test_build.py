@@ -44,7 +44,11 @@ def test_a_context_of_a_million_tokens_is_clipped_to_what_fits(million: str, bac
     assert "model context 1000000" in phases["sizes"]
     assert "memory.max of the control group" in phases["sizes"]
     assert "--max-model-len" in phases["sizes"]
-    engine.add(Request(1, np.arange(20, dtype=np.int32), SamplingParams(max_tokens=3), 0, 0.0))
+    engine.add(
+        Request(
+            1, np.arange(20, dtype=np.int32), SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True), 0, 0.0
+        )
+    )
     while engine.busy:
         engine.step()
     assert engine.stats().generated_tokens == 3

@@ -63,6 +63,9 @@ class Engine:
         except StepError:
             traceback.print_exc(file=sys.stderr)
             outputs = self.scheduler.fail(step)
+        except BaseException:  # Ctrl-C: the step can't be taken up again, but the engine goes on
+            self.scheduler.fail(step)
+            raise
         else:
             outputs = self.scheduler.apply(step, result, time.monotonic())
         self._account()
