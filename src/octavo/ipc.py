@@ -89,8 +89,9 @@ class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
 class Tokens(msgspec.Struct, frozen=True, array_like=True, tag="tokens"):
     """Engine -> front, one per step: all new tokens in columns (engine.request.StepOutputs as raw little-endian bytes).
 
-    request_ids int64, choices int32, tokens int32, finish uint8, cached_tokens int32; logprobs float32 [N],
-    top_ids int32 and top_logprobs float32 [N, top_width], empty when nobody asked. `message` explains Finish.ERROR.
+    request_ids int64, choices int32, tokens int32, finish uint8, cached_tokens int32, queued_s float32; logprobs
+    float32 [N], top_ids int32 and top_logprobs float32 [N, top_width], empty when nobody asked. `message` explains
+    Finish.ERROR.
     """
 
     generation: int
@@ -100,6 +101,7 @@ class Tokens(msgspec.Struct, frozen=True, array_like=True, tag="tokens"):
     tokens: bytes
     finish: bytes
     cached_tokens: bytes
+    queued_s: bytes
     logprobs: bytes = b""
     top_ids: bytes = b""
     top_logprobs: bytes = b""
@@ -178,7 +180,7 @@ def columns(message: Tokens) -> list[tuple[int, int, int, int]]:
         raise FrameError(f"a tokens message has columns of different lengths: {error}") from error
     n, width = len(rows), message.top_width
     asked = 4 * n if message.logprobs else 0
-    if len(message.cached_tokens) != 4 * n or len(message.logprobs) != asked:
+    if not len(message.cached_tokens) == len(message.queued_s) == 4 * n or len(message.logprobs) != asked:
         raise FrameError("a tokens message has columns of different lengths")
     if len(message.top_ids) != asked * width or len(message.top_logprobs) != asked * width:
         raise FrameError(f"a tokens message has no {width} alternatives in each row")

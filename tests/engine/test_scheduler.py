@@ -96,3 +96,19 @@ def test_columns_of_the_outputs_have_the_promised_types() -> None:
     outputs = driver.scheduler.apply(step, driver.executor.execute(step), 0.0)
     types = [outputs.request_ids, outputs.choices, outputs.tokens, outputs.finish, outputs.cached_tokens]
     assert [column.dtype for column in types] == [np.int64, np.int32, np.int32, np.uint8, np.int32]
+
+
+def test_outputs_tell_how_long_a_request_waited_for_its_place() -> None:
+    driver = Driver(config(max_num_seqs=1))
+    driver.scheduler.add(request(1, 8, max_tokens=3))
+    driver.scheduler.add(request(2, 8, max_tokens=1))
+    queued: dict[int, list[float]] = {}
+    while driver.scheduler.has_work:
+        driver.now_s += 1.0
+        step = driver.scheduler.schedule(driver.now_s)
+        assert step is not None
+        assert driver.executor is not None
+        outputs = driver.scheduler.apply(step, driver.executor.execute(step), driver.now_s)
+        for row, request_id in enumerate(outputs.request_ids.tolist()):
+            queued.setdefault(request_id, []).append(float(outputs.queued_s[row]))
+    assert queued == {1: [1.0, 1.0, 1.0], 2: [4.0]}

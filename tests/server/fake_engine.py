@@ -124,6 +124,7 @@ class FakeEngine:
             tokens=tokens,
             finish=np.array([finish for _, finish, _ in rows], np.uint8),
             cached_tokens=np.array([self._cached[s.request.request_id] for _, _, s in rows], np.int32),
+            queued_s=np.full(len(rows), 0.25, np.float32),
             logprobs=np.full(len(rows), -0.5, np.float32) if asked else None,
             top_ids=np.repeat(tokens[:, None], width, 1) + np.arange(width, dtype=np.int32) if asked else None,
             top_logprobs=-0.5 - np.tile(np.arange(width, dtype=np.float32), (len(rows), 1)) if asked else None,

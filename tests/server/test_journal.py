@@ -77,6 +77,7 @@ def tokens(rows: Sequence[tuple[int, int, int, Finish]], **more: Any) -> ipc.Tok
         "tokens": array("i", values).tobytes(),
         "finish": bytes(finish),
         "cached_tokens": array("i", [2] * len(rows)).tobytes(),
+        "queued_s": array("f", [0.5] * len(rows)).tobytes(),
     }
     return ipc.Tokens(**{"generation": 3, "step_id": 0, **columns, **more})
 
@@ -102,7 +103,7 @@ def test_an_entry_has_what_a_resumption_needs(setup: Setup) -> None:
     setup.step((entry.request_id, 1, 5, RUNNING))
     assert (entry.prompt.tolist(), entry.seed, entry.generation, entry.fingerprint) == ([1, 2, 3], 7, 3, "fp_x")
     assert [choice.tokens.tolist() for choice in entry.choices] == [[], [5]]
-    assert entry.cached_tokens == 2
+    assert (entry.cached_tokens, entry.queued_s) == (2, 0.5)
 
 
 def test_a_slow_reader_gets_fewer_and_longer_pieces(setup: Setup) -> None:
@@ -228,6 +229,7 @@ def test_all_requests_fail_with_the_engine(setup: Setup) -> None:
         {"choices": array("i", [5]).tobytes()},
         {"choices": array("i", [-1]).tobytes()},
         {"cached_tokens": b""},
+        {"queued_s": b""},
         {"logprobs": b"\0" * 8},
         {"logprobs": b"\0" * 4, "top_width": 2, "top_ids": b"\0" * 4},
     ],

@@ -20,7 +20,8 @@ READ_BY_DASHBOARDS = [
     *("prompt_tokens", "generation_tokens", "request_success", "num_preemptions", "prefix_cache_queries"),
     *("prefix_cache_hits", "time_to_first_token_seconds", "inter_token_latency_seconds"),
     *("time_per_output_token_seconds", "e2e_request_latency_seconds", "request_prompt_tokens"),
-    *("request_generation_tokens", "request_decode_time_seconds", "request_params_n"),
+    *("request_generation_tokens", "request_decode_time_seconds", "request_params_n", "request_queue_time_seconds"),
+    *("request_prefill_time_seconds", "request_inference_time_seconds"),
     *("iteration_tokens_total", "kv_waste_ratio", "forward_seconds", "step_overhead_seconds"),
 ]
 

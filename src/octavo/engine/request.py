@@ -54,6 +54,7 @@ class StepOutputs:
 
     request_ids int64 [N]; choices int32 [N]; tokens int32 [N] (-1: the sequence ended without a token);
     finish uint8 [N] (Finish); cached_tokens int32 [N]: prompt tokens that came from the prefix index (as of admission);
+    queued_s float32 [N]: seconds from the request's arrival to its first admission;
     logprobs float32 [N] and top_ids/top_logprobs [N, L] only when some sequence asked (rows of others hold -1 / 0).
     """
 
@@ -62,6 +63,7 @@ class StepOutputs:
     tokens: npt.NDArray[np.int32]
     finish: npt.NDArray[np.uint8]
     cached_tokens: npt.NDArray[np.int32]
+    queued_s: npt.NDArray[np.float32]
     logprobs: npt.NDArray[np.float32] | None = None
     top_ids: npt.NDArray[np.int32] | None = None
     top_logprobs: npt.NDArray[np.float32] | None = None

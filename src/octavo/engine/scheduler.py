@@ -137,6 +137,8 @@ class Scheduler:
         if builder.empty:
             return None
         flight = builder.build(self._step_id, tuple(self._released))
+        for start in flight.step.starts:
+            self._slots.stamp(start.slot, now_s)
         self._flights.append(flight)
         self._released.clear()
         self._step_id += 1
@@ -254,6 +256,7 @@ class Scheduler:
             tokens=np.full(len(slots), -1, np.int32),
             finish=np.full(len(slots), Finish.ERROR, np.uint8),
             cached_tokens=table.cached_tokens[slots],
+            queued_s=table.queued_s[slots],
         )
         for slot in slots.tolist():
             self._end(table.at(slot))
@@ -285,6 +288,7 @@ class Scheduler:
             tokens=tokens,
             finish=finish,
             cached_tokens=table.cached_tokens[slots],
+            queued_s=table.queued_s[slots],
             logprobs=None if result.logprobs is None else result.logprobs[rows, 0],
             top_ids=None if result.top_ids is None else result.top_ids[rows, 0],
             top_logprobs=None if result.top_logprobs is None else result.top_logprobs[rows, 0],

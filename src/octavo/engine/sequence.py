@@ -37,6 +37,7 @@ class Sequence:
     tokens: int32 [n]; all tokens known, valid while the sequence has no slot (with one, they are in the slot's row).
     limit: the sequence ends when it has so many tokens. min_tokens_at: eos and stop ids don't end it below so many.
     cached_tokens: prompt tokens whose K and V came from the prefix index, as of the first admission; -1 before it.
+    queued_s: seconds from arrival to the first admission; -1 before it.
     preemptions: how often its pages were taken away. passed: how often a later sequence was admitted before it.
     """
 
@@ -53,6 +54,7 @@ class Sequence:
     slot: int = NO_SLOT
     queued: bool = False
     cached_tokens: int = -1
+    queued_s: float = -1.0
     preemptions: int = 0
     passed: int = 0
     # PrefixSharing's: keys of the leading blocks; how many of these the index knows, and the entry of the last of them;

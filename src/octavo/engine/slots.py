@@ -29,6 +29,7 @@ class SlotTable:
         self.capacity, self.tail, self.limit, self.min_tokens_at = column(), column(), column(), column()
         self.choice, self.cached_tokens, self.epoch = column(), column(), column()
         self.request_id = np.zeros(num_slots, np.int64)
+        self.queued_s = np.zeros(num_slots, np.float32)
         self.stops_at_eos: Bools = np.zeros(num_slots, np.bool_)
         self.has_stop_ids: Bools = np.zeros(num_slots, np.bool_)
         self.tokens: Ints = np.zeros((num_slots, max_len), np.int32)
@@ -66,6 +67,13 @@ class SlotTable:
         self.stops_at_eos[slot] = not sequence.request.params.ignore_eos
         self.has_stop_ids[slot] = bool(sequence.stop_ids)
         return slot
+
+    def stamp(self, slot: int, now_s: float) -> None:
+        """The slot's sequence runs from now on."""
+        sequence = self.at(slot)
+        if sequence.queued_s < 0:
+            sequence.queued_s = max(0.0, now_s - sequence.request.arrival_s)
+        self.queued_s[slot] = sequence.queued_s
 
     def leave(self, sequence: Sequence) -> None:
         """Vacate the sequence's slot; its tokens go back into `sequence.tokens`."""

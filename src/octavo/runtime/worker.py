@@ -175,6 +175,7 @@ def tokens_message(outputs: StepOutputs, generation: int, step_id: int) -> ipc.T
         tokens=outputs.tokens.astype("<i4", copy=False).tobytes(),
         finish=outputs.finish.astype("u1", copy=False).tobytes(),
         cached_tokens=outputs.cached_tokens.astype("<i4", copy=False).tobytes(),
+        queued_s=outputs.queued_s.astype("<f4", copy=False).tobytes(),
         logprobs=b"" if outputs.logprobs is None else outputs.logprobs.astype("<f4", copy=False).tobytes(),
         top_ids=b"" if top_ids is None else top_ids.astype("<i4", copy=False).tobytes(),
         top_logprobs=b"" if top_logprobs is None else top_logprobs.astype("<f4", copy=False).tobytes(),
@@ -193,6 +194,7 @@ def refusal(message: ipc.Submit, generation: int, reason: str) -> ipc.Tokens:
         tokens=np.full(n, -1, "<i4").tobytes(),
         finish=np.full(n, Finish.ERROR, "u1").tobytes(),
         cached_tokens=np.zeros(n, "<i4").tobytes(),
+        queued_s=np.zeros(n, "<f4").tobytes(),
         message=reason,
     )
 

@@ -27,8 +27,8 @@ MAX_UNTAKEN_TOKENS = 1 << 14
 class Entry:
     """A live request: what an engine would need to go on with it from where its client is.
 
-    generation, fingerprint: of the engine that has it. cached_tokens: of the prompt, as the engine found it.
-    request_id is given by the journal.
+    generation, fingerprint: of the engine that has it. cached_tokens: of the prompt, as the engine found it. queued_s:
+    how long the engine let it wait. request_id and what follows are the journal's to fill.
     """
 
     prompt: array[int]
@@ -44,7 +44,9 @@ class Entry:
     request_id: int = 0
     open_choices: int = 0
     cached_tokens: int = 0
+    submitted_s: float = 0.0
     first_token_s: float = 0.0
+    queued_s: float = 0.0
 
     def submission(self) -> ipc.Submit:
         return ipc.Submit(self.request_id, self.prompt.tobytes(), self.params, self.seed, self.priority, self.salt)
@@ -65,6 +67,7 @@ class Journal:
         """Enter a request and send it to the engine."""
         self._last_id += 1
         entry.request_id = self._last_id
+        entry.submitted_s = self.clock()
         entry.open_choices = len(entry.choices)
         entry.mailbox.open_choices += len(entry.choices)
         self.entries[entry.request_id] = entry
@@ -104,7 +107,7 @@ class Journal:
                 self._give_up(entry, f"The client has left {choice.untaken_tokens} tokens unread.")
                 continue
             if not entry.first_token_s:
-                self._first_token(entry, memoryview(message.cached_tokens).cast("i")[row], now_s)
+                self._first_token(entry, message, row, now_s)
             elif choice.last_s:
                 self.metrics.itl.observe(now_s - choice.last_s)
             choice.last_s = now_s
@@ -122,11 +125,14 @@ class Journal:
         wanted = entry.params.logprobs
         return choice.push(token, finish, None if wanted is None else _logprob(message, row, token, wanted))
 
-    def _first_token(self, entry: Entry, cached_tokens: int, now_s: float) -> None:
+    def _first_token(self, entry: Entry, message: ipc.Tokens, row: int, now_s: float) -> None:
         metrics, prompt_tokens = self.metrics, len(entry.prompt)
         entry.first_token_s = now_s
-        entry.cached_tokens = cached_tokens
+        entry.cached_tokens = cached_tokens = memoryview(message.cached_tokens).cast("i")[row]
+        entry.queued_s = memoryview(message.queued_s).cast("f")[row]
         metrics.ttft.observe(now_s - entry.arrival_s)
+        metrics.queue.observe(entry.queued_s)
+        metrics.prefill.observe(max(0.0, now_s - entry.submitted_s - entry.queued_s))
         metrics.prompt_tokens.add(prompt_tokens)
         metrics.cache_queries.add(prompt_tokens)
         metrics.cache_hits.add(cached_tokens)
@@ -147,6 +153,7 @@ class Journal:
         metrics.success.add(value="length" if "length" in reasons else "stop")
         metrics.e2e.observe(now_s - entry.arrival_s)
         metrics.decode.observe(now_s - entry.first_token_s)
+        metrics.inference.observe(max(0.0, now_s - entry.submitted_s - entry.queued_s))
         metrics.request_prompt.observe(len(entry.prompt))
         metrics.request_generation.observe(tokens)
         metrics.request_n.observe(len(entry.choices))

@@ -63,6 +63,9 @@ class Metrics:
             "request_time_per_output_token_seconds", "Mean gap between a request's tokens.", LATENCY_BUCKETS_S
         )
         self.e2e = Histogram("e2e_request_latency_seconds", "Arrival to last token.", LATENCY_BUCKETS_S)
+        self.queue = Histogram("request_queue_time_seconds", "Waiting for a place in the batch.", LATENCY_BUCKETS_S)
+        self.prefill = Histogram("request_prefill_time_seconds", "Admission to first token.", LATENCY_BUCKETS_S)
+        self.inference = Histogram("request_inference_time_seconds", "Admission to last token.", LATENCY_BUCKETS_S)
         self.decode = Histogram("request_decode_time_seconds", "First token to last token.", LATENCY_BUCKETS_S)
         self.request_prompt = Histogram("request_prompt_tokens", "Prompt tokens of a request.", SIZE_BUCKETS)
         self.request_generation = Histogram("request_generation_tokens", "Generated tokens of a request.", SIZE_BUCKETS)
