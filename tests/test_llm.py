@@ -197,7 +197,6 @@ def test_the_progress_bar_shows_tokens_per_second(llm: LLM, capsys: pytest.Captu
 def test_a_script_that_ends_or_raises_leaves_nothing_behind(model: str, ending: str) -> None:
     script = f"""
         from octavo import LLM, SamplingParams
-from octavo.backends.ops import Batch, Sampled
         llm = LLM({model!r}, backend="reference", kv_cache_memory_bytes=1 << 20)
         stream = llm.stream("hello", SamplingParams(temperature=0.0, max_tokens=50, ignore_eos=True))
         next(stream)
