@@ -49,6 +49,26 @@ def test_file_values(config_file: Path) -> None:
     assert server.api_key == ("one", "two")
 
 
+@pytest.mark.parametrize(
+    ("text", "name", "value"),
+    [
+        ("api-key: 0123", "api_key", ("0123",)),
+        ("api-key: [0123, 1e3, yes]", "api_key", ("0123", "1e3", "yes")),
+        ("api-key: a,b", "api_key", ("a,b",)),
+        ("chat-template:", "chat_template", None),
+        ("chat-template: null", "chat_template", None),
+        ("strict-max-tokens: yes", "strict_max_tokens", True),
+        ("shutdown-timeout: 1.5", "shutdown_timeout", 1.5),
+        ("max-body-bytes: 1MiB", "max_body_bytes", 1 << 20),
+        ("# nothing", "port", 8000),
+    ],
+)
+def test_values_in_the_file_are_texts(tmp_path: Path, text: str, name: str, value: object) -> None:
+    path = tmp_path / "octavo.yaml"
+    path.write_text(text)
+    assert getattr(parse("--config", str(path))[1], name) == value
+
+
 def test_lists_repeat_as_flags_and_separate_by_commas_in_variables() -> None:
     assert parse("--api-key", "a,b", "--api-key", "c")[1].api_key == ("a,b", "c")
     assert parse(OCTAVO_API_KEY="a, b\nc,")[1].api_key == ("a", "b", "c")
@@ -138,8 +158,8 @@ def test_a_wrong_variable_is_named(name: str, value: str, says: tuple[str, ...])
     ("text", "says"),
     [
         ("port: 99999", ("port in", "octavo.yaml", "99999", "from 0 to 65535")),
-        ("port: true", ("port in", "True")),
-        ("port: [1]", ("port in", "[1]")),
+        ("port: true", ("port in", "'true'")),
+        ("port: [1]", ("port in", "['1']")),
         ("prefix-caching: 3", ("prefix-caching in", "true or false")),
         ("api-key: {a: b}", ("api-key in",)),
         ("model: [a]", ("model in", "['a']")),

@@ -168,15 +168,12 @@ def _integer(text: str) -> int | None:
     return int(text) if re.fullmatch(r"\s*[+-]?\d{1,18}\s*", text) else None
 
 
-def parse_yaml_value(setting: Setting, value: Any, shown: str) -> Any:
-    """The value of a setting in a YAML file; texts are read as they are in a variable."""
-    if value is None and setting.optional:
+def parse_file_value(setting: Setting, value: Any, shown: str) -> Any:
+    """The value of a setting in the file: a text, which is read as it would be in a variable, or a list of texts."""
+    if setting.optional and value in ("", "null", "~"):
         return None
     if setting.kind == "list":
-        value = (value,) if isinstance(value, (str, int)) else tuple(value) if isinstance(value, list) else value
-        value = tuple(str(item) for item in value) if isinstance(value, tuple) else value
-    elif setting.kind == "text" and isinstance(value, (int, float)) and not isinstance(value, bool):
-        value = str(value)
+        value = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
     elif isinstance(value, str):
         return parse_text(setting, value, shown)
     setting.check(value, shown)
@@ -209,7 +206,7 @@ class Sources:
                 values[setting.name] = parse_text(setting, text, f"environment variable {setting.variable}")
             elif setting.name in self.file:
                 shown = f"{setting.key} in {self.path}"
-                values[setting.name] = parse_yaml_value(setting, self.file[setting.name], shown)
+                values[setting.name] = parse_file_value(setting, self.file[setting.name], shown)
         return cls(**values)
 
     def _from_flag(self, setting: Setting) -> Any:
@@ -235,17 +232,18 @@ def _refuse_unknown_variables(environ: Mapping[str, str]) -> None:
 
 
 def read_file(path: str) -> dict[str, Any]:
-    """The settings in a YAML file by field name, values as YAML gave them. Raises ConfigError."""
+    """The settings in a YAML file by field name, each value a text, a list or a mapping. Raises ConfigError."""
     import yaml
 
     try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        # BaseLoader leaves every scalar a text: an API key of 0123 must not become the number 83.
+        content = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
     except OSError as error:
         raise ConfigError(f"the config file {path} cannot be read: {error.strerror}.") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"the config file {path} is not valid YAML: {reason}.") from error
-    if content is None:
+    if content in (None, ""):
         return {}
     if not isinstance(content, dict):
         raise ConfigError(f"the config file {path} holds a {type(content).__name__}; it must hold `key: value` lines.")
