@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from octavo.engine.params import SamplingParams
     from octavo.llm import LLM
 
-HELP = "/reset forgets the conversation, /exit (or Ctrl-D) ends, Ctrl-C stops an answer"
+HELP = "/reset forgets the conversation, /exit (or Ctrl-D) ends, Ctrl-C stops an answer (twice: ends)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
