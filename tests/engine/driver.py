@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -70,7 +71,7 @@ class Driver:
     """`step` runs one step; `run` goes on until nothing is left. Outputs are keyed by (request id, choice)."""
 
     config: SchedulerConfig
-    executor: FakeExecutor | None = None
+    cost: Callable[[Step], float] = lambda step: 0.001
     now_s: float = 0.0
     tokens: dict[tuple[int, int], list[int]] = field(default_factory=dict)
     finish: dict[tuple[int, int], Finish] = field(default_factory=dict)
@@ -80,16 +81,16 @@ class Driver:
 
     def __post_init__(self) -> None:
         self.scheduler = Scheduler(self.config)
-        self.executor = self.executor or FakeExecutor(
+        self.executor = FakeExecutor(
             self.config.num_pages,
             self.config.page_size,
             self.config.max_num_seqs,
             self.config.max_num_batched_tokens,
             self.config.eos_ids,
+            cost=self.cost,
         )
 
     def step(self) -> Step | None:
-        assert self.executor is not None
         step = self.scheduler.schedule(self.now_s)
         if step is None:
             return None

@@ -8,7 +8,7 @@ a page given away too early and a lost preemption all show at once.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -33,11 +33,10 @@ class FakeSequence:
     seed: int
     choice: int
     computed: int
-    steps: list[int] = field(default_factory=list)
 
 
 class FakeExecutor:
-    """`execute` is one forward pass over fake pages; it takes cost(tokens, context tokens read, sequences) seconds."""
+    """`execute` is one forward pass over fake pages, which takes cost(step) seconds of virtual time."""
 
     def __init__(
         self,
@@ -47,7 +46,7 @@ class FakeExecutor:
         max_num_batched_tokens: int,
         eos_ids: frozenset[int] = frozenset(),
         next_token: Callable[[np.ndarray, int, int], int] = draw,
-        cost: Callable[[int, int, int], float] = lambda tokens, context, sequences: 0.001,
+        cost: Callable[[Step], float] = lambda step: 0.001,
     ) -> None:
         self.marks = np.full((num_pages, page_size, 2), -1, np.int64)
         self.page_size = page_size
@@ -90,10 +89,8 @@ class FakeExecutor:
         assert len({slot for slot, _, _ in rows}) == len(rows), "a slot is scheduled twice"
         assert step.num_tokens_total == sum(count for _, count, _ in rows) <= self.max_num_batched_tokens
         written: set[tuple[int, int]] = set()
-        context = 0
         for slot, count, computed in rows:
             self._write(slot, count, computed, written)
-            context += count * computed + count * (count + 1) // 2
         for slot, _, _ in rows:
             self._read(slot)
         drawn = []
@@ -103,7 +100,7 @@ class FakeExecutor:
             if sample:
                 drawn.append(self._draw(sequence))
         self.tokens_fed += step.num_tokens_total
-        seconds = self.cost(step.num_tokens_total, context, len(rows))
+        seconds = self.cost(step)
         return StepResult(
             step_id=step.step_id,
             tokens=np.array(drawn, np.int32).reshape(-1, 1),

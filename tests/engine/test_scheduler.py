@@ -54,7 +54,6 @@ def test_aborted_sequences_are_gone_after_the_step() -> None:
     driver.scheduler.add(request(2, 10, 5))
     step = driver.scheduler.schedule(0.0)
     assert step is not None
-    assert driver.executor is not None
     result = driver.executor.execute(step)
     assert driver.scheduler.abort(1) == 1
     assert driver.scheduler.abort(1) == 0
@@ -80,7 +79,6 @@ def test_results_must_come_in_order() -> None:
     driver.scheduler.add(request(1, 100, 2))
     step = driver.scheduler.schedule(0.0)
     assert step is not None
-    assert driver.executor is not None
     result = driver.executor.execute(step)
     driver.scheduler.apply(step, result, 0.0)
     with pytest.raises(ValueError, match="not the oldest step"):
@@ -92,7 +90,6 @@ def test_columns_of_the_outputs_have_the_promised_types() -> None:
     driver.scheduler.add(request(1, 3, 1))
     step = driver.scheduler.schedule(0.0)
     assert step is not None
-    assert driver.executor is not None
     outputs = driver.scheduler.apply(step, driver.executor.execute(step), 0.0)
     types = [outputs.request_ids, outputs.choices, outputs.tokens, outputs.finish, outputs.cached_tokens]
     assert [column.dtype for column in types] == [np.int64, np.int32, np.int32, np.uint8, np.int32]

@@ -47,27 +47,34 @@ def answer(request: Request, choice: int) -> tuple[list[int], Finish]:
             return made[len(request.output) :], Finish.LENGTH
 
 
+#: Prompts are heads of these, so that they share prefixes of any length.
+BASES = [[(i * kind) % 5 % 2 for i in range(MAX_LEN)] for kind in (1, 2)]
+
+
 @st.composite
 def requests(draw_from: st.DrawFn) -> dict[str, object]:
-    prompt = draw_from(st.lists(st.integers(0, 1), min_size=1, max_size=30))
-    max_tokens = draw_from(st.none() | st.integers(1, 25))
-    n = draw_from(st.sampled_from([1, 1, 1, 2, 3]))
-    output = draw_from(st.lists(st.integers(6, 9), max_size=4)) if n == 1 else []
-    if max_tokens is not None and len(output) >= max_tokens:
-        output = []
+    prompt = draw_from(st.sampled_from(BASES))[: draw_from(st.integers(1, 40))]
+    params = draw_from(
+        st.sampled_from(
+            [
+                {"max_tokens": 30, "ignore_eos": True},
+                {"max_tokens": 30, "ignore_eos": True, "n": 3},
+                {"max_tokens": None, "ignore_eos": True},
+                {"max_tokens": None},
+                {"max_tokens": 1, "n": 2},
+                {"max_tokens": 9, "min_tokens": 7, "stop_token_ids": (8,)},
+                {"max_tokens": 8, "stop_token_ids": (7, 9), "ignore_eos": True},
+            ]
+        )
+    )
+    resumed = params.get("n", 1) == 1 and params["max_tokens"] != 1 and draw_from(st.booleans())
     return {
         "prompt": np.array(prompt, np.int32),
-        "output": np.array(output, np.int32),
-        "params": SamplingParams(
-            n=n,
-            max_tokens=max_tokens,
-            min_tokens=draw_from(st.integers(0, 5)) if max_tokens is None or max_tokens >= 5 else 0,
-            ignore_eos=draw_from(st.booleans()),
-            stop_token_ids=tuple(draw_from(st.sets(st.integers(7, 9), max_size=1))),
-        ),
-        "seed": draw_from(st.integers(0, 2)),
-        "priority": draw_from(st.integers(-1, 1)),
-        "salt": (("tenant", draw_from(st.sampled_from("ab"))),),
+        "output": np.array([6, 8, 9] if resumed else [], np.int32),
+        "params": SamplingParams(**params),  # type: ignore[arg-type]
+        "seed": draw_from(st.integers(0, 1)),
+        "priority": draw_from(st.integers(0, 1)),
+        "salt": (("tenant", draw_from(st.sampled_from("aab"))),),
     }
 
 
@@ -77,13 +84,21 @@ class SchedulerMachine(RuleBasedStateMachine):
     @initialize(
         depth=st.integers(1, 2),
         policy=st.sampled_from(["fcfs", "priority", "fair"]),
-        prefix_caching=st.booleans(),
-        page_size=st.sampled_from([1, 4, 8]),
-        spare_pages=st.integers(0, 6),
-        batched_tokens=st.sampled_from([2, 7, 16]),
+        prefix_caching=st.sampled_from([True, True, False]),
+        page_size=st.sampled_from([4, 8, 1]),
+        spare_pages=st.sampled_from([2, 0, 8, 20]),
+        batched_tokens=st.sampled_from([16, 7, 2]),
+        crowd=st.lists(requests(), min_size=3, max_size=8),
     )
     def start(
-        self, depth: int, policy: str, prefix_caching: bool, page_size: int, spare_pages: int, batched_tokens: int
+        self,
+        depth: int,
+        policy: str,
+        prefix_caching: bool,
+        page_size: int,
+        spare_pages: int,
+        batched_tokens: int,
+        crowd: list[dict[str, object]],
     ) -> None:
         self.config = SchedulerConfig(
             max_model_len=MAX_LEN,
@@ -105,21 +120,32 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.tokens: dict[tuple[int, int], list[int]] = {}
         self.finish: dict[tuple[int, int], Finish] = {}
         self.now_s = 0.0
+        for fields in crowd:
+            self.add_request(fields)
 
-    @rule(fields=requests())
-    def add(self, fields: dict[str, object]) -> None:
+    def add_request(self, fields: dict[str, object]) -> None:
         request = Request(request_id=len(self.asked), arrival_s=self.now_s, **fields)  # type: ignore[arg-type]
         self.asked[request.request_id] = request
         self.scheduler.add(request)
 
+    @rule(fields=requests(), times=st.integers(1, 3))
+    def add(self, fields: dict[str, object], times: int) -> None:
+        for _ in range(times):
+            self.add_request(fields)
+
     @precondition(lambda self: self.asked)
     @rule(data=st.data())
     def abort(self, data: st.DataObject) -> None:
-        request_id = data.draw(st.sampled_from(sorted(self.asked)))
+        request_id = data.draw(st.integers(max(0, len(self.asked) - 8), len(self.asked) - 1))
         choice = data.draw(st.integers(-1, self.asked[request_id].params.n - 1))
         self.scheduler.abort(request_id, choice)
         choices = range(self.asked[request_id].params.n) if choice < 0 else [choice]
         self.aborted |= {(request_id, c) for c in choices} - set(self.finish)
+
+    @rule(count=st.integers(2, 12))
+    def steps(self, count: int) -> None:
+        for _ in range(count):
+            self.schedule()
 
     @rule()
     def schedule(self) -> None:
@@ -190,9 +216,9 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 
 TestSchedulerMachine = SchedulerMachine.TestCase
-TestSchedulerMachine.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
+TestSchedulerMachine.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
 
 
 @pytest.mark.slow
 class TestSchedulerMachineLong(SchedulerMachine.TestCase):
-    settings = settings(max_examples=2000, stateful_step_count=80, deadline=None)
+    settings = settings(max_examples=2000, stateful_step_count=60, deadline=None)

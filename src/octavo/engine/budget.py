@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from octavo.engine.cost import Room
 
-#: The first prefill of a step gets at least so many tokens, whatever they cost: prefill always makes progress. Later
-#: ones are not worth a row of the batch for less, unless they end with it.
+#: The first prefill of a step gets so many tokens even if they cost more than the step aims at, unless they cost far
+#: more; then fewer, but one at least, so prefill always makes progress. A later one must get so many, or end with less,
+#: to be worth a row of the batch.
 MIN_CHUNK = 8
 
 
@@ -39,7 +40,8 @@ class StepBudget:
             return fits
         allowed = self._room.tokens_at(start)
         if not self.started:
-            return min(fits, max(allowed, MIN_CHUNK))
+            least = max(1, min(MIN_CHUNK, self._room.tokens_at(start, reserve=True)))
+            return min(fits, max(allowed, least))
         return min(fits, allowed) if allowed >= min(fits, MIN_CHUNK) else 0
 
     def half(self) -> StepBudget:

@@ -16,15 +16,23 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 
-#: Without a target, a step with prefill aims at so many times a step without; three times must never be exceeded.
+#: Without a target, a step with prefill aims at so many times a step without (three times are promised): with one
+#: prompt to compute, with each further one so much more, and at most. The last holds for the least chunk of a step.
 GAP_FACTOR = 2.0
+GAP_PER_PROMPT = 0.1
+GAP_UNDER_PRESSURE = 2.4
+GAP_LEAST_CHUNK = 2.7
 #: A given target is a limit, so the step aims a little below it.
 TARGET_MARGIN = 0.9
 #: Before any prefill was measured a chunk beside decodes has so many tokens; after, it at most doubles the largest.
 FIRST_CHUNK = 32
 
+#: While prefill goes on, one in so many steps carries decodes only, so that their time stays known.
+PROBE_STEPS = 32
+
 _DECODE_SAMPLES = 64
 _PREFILL_SAMPLES = 192
+_CORRECTION_SAMPLES = 15
 _DRIFT_GAIN = 0.25
 
 
@@ -42,18 +50,23 @@ class StepShape(NamedTuple):
 
 @dataclass(slots=True)
 class Room:
-    """Seconds (and tokens) that prefill may add to one step, and what its tokens cost."""
+    """Seconds (and tokens) that prefill may add to one step, and what its tokens cost.
+
+    reserve_s: further seconds, for a least chunk only.
+    """
 
     seconds: float
+    reserve_s: float
     tokens: int
     per_token: float
     per_sequence: float
     per_context: float
     per_pair: float
 
-    def tokens_at(self, start: int) -> int:
-        """Tokens of one more chunk, from position `start` on, that the room is enough for."""
-        seconds = self.seconds - self.per_sequence - self.per_context * start
+    def tokens_at(self, start: int, reserve: bool = False) -> int:
+        """Tokens of one more chunk, from position `start` on, that the room (and its reserve) is enough for."""
+        seconds = self.seconds + (self.reserve_s if reserve else 0.0)
+        seconds -= self.per_sequence + self.per_context * start
         if seconds <= 0.0 or self.tokens <= 0:
             return 0
         # n tokens make n * start + n * (n + 1) / 2 pairs: a * n^2 + b * n = seconds
@@ -64,7 +77,7 @@ class Room:
         return int(2 * seconds / (b + (b * b + 4 * a * seconds) ** 0.5))
 
     def half(self) -> Room:
-        return replace(self, seconds=self.seconds / 2, tokens=self.tokens // 2)
+        return replace(self, seconds=self.seconds / 2, reserve_s=0.0, tokens=self.tokens // 2)
 
     def absorb(self, half: Room) -> None:
         """What was spent from `half`, made from this room, is spent."""
@@ -91,6 +104,11 @@ class _Samples:
     def __len__(self) -> int:
         return min(self.count, len(self.seconds))
 
+    def latest(self, count: int) -> tuple[Floats, Floats]:
+        """Features and seconds of the latest `count` steps, or of all if there were fewer."""
+        at = np.arange(max(0, self.count - count), self.count) % len(self.seconds)
+        return self.features[at], self.seconds[at]
+
     def add(self, features: tuple[float, ...], seconds: float, prefill_tokens: int) -> None:
         at = self.count % len(self.seconds)
         self.features[at] = features
@@ -111,6 +129,7 @@ class CostModel:
         self._prefill = _Samples(_PREFILL_SAMPLES)
         self._parts: Floats = np.zeros(5)
         self._fitted_at = 0
+        self._since_probe = 0
         self._drift = 1.0  # measured / predicted of the latest steps that had both decodes and prefill
 
     def observe(self, shape: StepShape, prefill_tokens: int, seconds: float) -> None:
@@ -120,26 +139,36 @@ class CostModel:
         features = shape.features()
         if prefill_tokens == 0:
             self._decode.add(features, seconds, 0)
+            self._since_probe = 0
             return
         self._prefill.add(features, seconds, prefill_tokens)
-        predicted = float(np.dot(self._parts, features))
-        if shape.tokens > prefill_tokens and predicted > 0.0:
-            ratio = min(2.0, max(0.5, seconds / predicted))
+        if shape.tokens > prefill_tokens:
+            self._since_probe += 1
+            predicted = self.predict(shape)
+            ratio = min(2.0, max(0.5, seconds / predicted)) if predicted > 0.0 else 1.0
             self._drift += _DRIFT_GAIN * (ratio - self._drift)
+
+    @property
+    def probe_due(self) -> bool:
+        """The next step should carry decodes only."""
+        return self._since_probe >= PROBE_STEPS and not self._target_s
 
     def predict(self, shape: StepShape) -> float:
         """Seconds of a step, from the latest fit; 0 before the first."""
         return float(np.dot(self._parts, shape.features()))
 
-    def room(self, decodes: StepShape) -> Room:
-        """What prefill may add to a step that carries these decodes."""
+    def room(self, decodes: StepShape, prompts: int) -> Room:
+        """What prefill may add to a step that carries these decodes, while so many prompts are not computed yet."""
         self._refit()
         alone = self.predict(decodes)
-        aim = self._target_s * TARGET_MARGIN if self._target_s else GAP_FACTOR * self._decode_gap(decodes, alone)
+        gap = alone * self._correction()
+        factor = min(GAP_UNDER_PRESSURE, GAP_FACTOR + GAP_PER_PROMPT * (prompts - 1))
+        aim = self._target_s * TARGET_MARGIN if self._target_s else factor * gap
         largest = int(self._prefill.prefill_tokens.max())
         _, per_token, per_sequence, per_context, per_pair = self._parts.tolist()
         return Room(
             seconds=max(0.0, aim / self._drift - alone),
+            reserve_s=max(0.0, GAP_LEAST_CHUNK * gap / self._drift - max(alone, aim / self._drift)),
             tokens=max(FIRST_CHUNK, 2 * largest),
             per_token=per_token,
             per_sequence=per_sequence,
@@ -147,14 +176,12 @@ class CostModel:
             per_pair=per_pair,
         )
 
-    def _decode_gap(self, decodes: StepShape, predicted: float) -> float:
-        """Seconds of a step with decodes only: as measured lately with about so many, else as predicted."""
-        samples = self._decode
-        sequences = samples.features[: len(samples), 2]
-        near = np.abs(sequences - decodes.sequences) <= decodes.sequences / 4
-        if near.sum() >= 5:
-            return float(np.median(samples.seconds[: len(samples)][near]))
-        return predicted
+    def _correction(self) -> float:
+        """Measured / predicted seconds of the latest decode-only steps; 1 when there were none."""
+        features, seconds = self._decode.latest(_CORRECTION_SAMPLES)
+        if not len(seconds):
+            return 1.0
+        return float(np.median(seconds / np.maximum(features @ self._parts, 1e-12)))
 
     def _refit(self) -> None:
         """Fit again when enough steps have come since; more often while there are few."""

@@ -126,12 +126,13 @@ class Scheduler:
         self.pool.now = self._step_id
         if self._sharing:
             self._sharing.wake_overdue(self._step_id)
-        crowded = self._make_room()
+        shortage = self._make_room()
+        self._admission.adapt(shortage)
         to_feed = self._slots.to_feed()
         builder = StepBuilder(self._slots, self.pool)
         builder.decodes(np.flatnonzero(to_feed == 1).astype(np.int32))
         prefills = self._prefills(to_feed)
-        admit = not crowded and self._admission.possible
+        admit = not shortage and self._admission.possible
         if prefills or admit:
             self._prefill(builder, prefills, admit)
         if builder.empty:
@@ -151,7 +152,10 @@ class Scheduler:
         short prompt doesn't wait for a long one.
         """
         decodes = builder.decode_shape
-        room = self._cost.room(decodes) if decodes.sequences else None
+        if decodes.sequences and self._cost.probe_due:
+            return
+        prompts = len(prefills) + len(self._waiting)
+        room = self._cost.room(decodes, prompts) if decodes.sequences else None
         budget = StepBudget(
             self.config.max_num_batched_tokens - decodes.tokens, self.config.max_num_seqs - decodes.sequences, room
         )

@@ -102,6 +102,11 @@ class SlotTable:
         reach = self.known + self.drawn
         return np.where(reach < self.limit, reach - self.scheduled, 0)
 
+    def pages_owed(self, page_size: int) -> int:
+        """Pages that the running sequences still need for the tokens they have."""
+        missing = self.known + self.drawn - self.capacity
+        return int((-(-np.maximum(missing, 0) // page_size)).sum())
+
     def append(self, slots: Ints, tokens: Tokens) -> npt.NDArray[np.uint8]:
         """Each of these slots has drawn a token. Returns uint8 [n]: Finish of each."""
         at = self.known[slots]
