@@ -1,6 +1,6 @@
 // Linear layers: out = x W^T (+ bias) (+ out), for every weight format and kind of activation.
 #include "../levels.h"
-#include "linear_layout.h"
+#include "linear_int8.h"
 #include "linear_pack.h"
 #include "linear_prepare.h"
 
@@ -16,24 +16,6 @@ bool combination_exists(WeightFormat format, ActivationKind activation) {
 int64_t packed_tile_bytes(WeightFormat format, ActivationKind activation, int32_t k) {
   if (!combination_exists(format, activation) || (is_quantised(format) && k % kGroup)) return 0;
   return tile_bytes_of(format, k);
-}
-
-// The sum over ascending groups of (integer dot product) * scales, plus the minimum times the sum of the activations.
-f32x16 int8_columns(WeightFormat format, const uint8_t* tile, int32_t k, const uint8_t* row) {
-  QuantTile parts = quant_tile(format, tile, k);
-  f32x16 acc = zero();
-  for (int32_t g = 0; g < k / kGroup; g++) {
-    const Int8Group* a = (const Int8Group*)row + g;
-    float dots[kColumns];
-    for (int c = 0; c < kColumns; c++) {
-      int dot = 0;
-      for (int i = 0; i < kGroup; i++) dot += quant_at(format, parts.quants + g * quant_bytes(format), c, i) * a->q[i];
-      dots[c] = float(dot);
-    }
-    acc = fma(mul(load(dots), set1(a->scale)), load_f16(parts.scales + g * kColumns), acc);
-    if (format == WeightFormat::q4_1) acc = fma(load_f16(parts.minima + g * kColumns), set1(a->scaled_sum), acc);
-  }
-  return acc;
 }
 
 f32x16 weights_at(WeightFormat format, const uint8_t* tile, int32_t k, int32_t i) {
@@ -61,22 +43,23 @@ f32x16 float_columns(WeightFormat format, const uint8_t* tile, int32_t k, Activa
   return acc;
 }
 
-void linear(const LinearArgs& args, int32_t tile_begin, int32_t tile_end, int32_t row_begin, int32_t row_end) {
+void float_linear(const LinearArgs& args, int32_t tile_begin, int32_t tile_end, int32_t row_begin, int32_t row_end) {
   const PackedWeight& weight = *args.weight;
-  for (int32_t t = tile_begin; t < tile_end; t++) {
-    const uint8_t* tile = weight.tiles + t * weight.tile_bytes;
-    int columns = min_int(kColumns, weight.n - t * kColumns);
-    for (int32_t r = row_begin; r < row_end; r++) {
-      const uint8_t* row = args.input.data + r * args.input.row_bytes;
-      f32x16 acc = args.input.kind == ActivationKind::int8
-                       ? int8_columns(weight.format, tile, weight.k, row)
-                       : float_columns(weight.format, tile, weight.k, args.input.kind, row);
-      float* out = args.out + r * args.out_stride + t * kColumns;
-      if (args.bias) acc = add(acc, load_n(args.bias + t * kColumns, columns));
-      if (args.accumulate) acc = add(load_n(out, columns), acc);
-      store_n(out, acc, columns);
+  for (int32_t t = tile_begin; t < tile_end; t++)
+    for (int32_t r = row_begin; r < row_end; r++)
+      finish(args, t, r, float_columns(weight.format, tile_of(args, t), weight.k, args.input.kind, row_of(args, r)));
+}
+
+void linear(const LinearArgs& args, int32_t tile_begin, int32_t tile_end, int32_t row_begin, int32_t row_end) {
+  auto* run = float_linear;
+  if (args.input.kind == ActivationKind::int8) {
+    switch (args.weight->format) {
+      case WeightFormat::q8_0: run = int8_linear<WeightFormat::q8_0>; break;
+      case WeightFormat::q4_0: run = int8_linear<WeightFormat::q4_0>; break;
+      default: run = int8_linear<WeightFormat::q4_1>;
     }
   }
+  run(args, tile_begin, tile_end, row_begin, row_end);
 }
 
 }  // namespace
