@@ -66,6 +66,14 @@ OCTAVO_INLINE f32x16 min(f32x16 a, f32x16 b) { return {_mm512_min_ps(a.v, b.v)};
 OCTAVO_INLINE f32x16 abs(f32x16 a) { return {_mm512_abs_ps(a.v)}; }
 // Bit i: lane i of a >= lane i of b (false for NaN).
 OCTAVO_INLINE uint32_t mask_ge(f32x16 a, f32x16 b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_GE_OQ); }
+// 16 lanes of double, for sums that must not lose small terms.
+struct f64x16 { __m512d lo, hi; };
+OCTAVO_INLINE f64x16 zero_f64() { return {_mm512_setzero_pd(), _mm512_setzero_pd()}; }
+OCTAVO_INLINE f64x16 add(f64x16 sum, f32x16 a) {
+  return {_mm512_add_pd(sum.lo, _mm512_cvtps_pd(_mm512_castps512_ps256(a.v))),
+          _mm512_add_pd(sum.hi, _mm512_cvtps_pd(_mm512_extractf32x8_ps(a.v, 1)))};
+}
+OCTAVO_INLINE void store(double* p, f64x16 a) { _mm512_storeu_pd(p, a.lo); _mm512_storeu_pd(p + 8, a.hi); }
 OCTAVO_INLINE f32x16 round_even(f32x16 a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
 OCTAVO_INLINE f32x16 to_f32(i32x16 a) { return {_mm512_cvtepi32_ps(a.v)}; }
 OCTAVO_INLINE i32x16 to_i32(f32x16 a) { return {_mm512_cvtps_epi32(a.v)}; }  // rounds to nearest even
@@ -161,6 +169,15 @@ OCTAVO_INLINE uint32_t mask_ge(f32x16 a, f32x16 b) {
   return uint32_t(_mm256_movemask_ps(_mm256_cmp_ps(a.lo, b.lo, _CMP_GE_OQ))) |
          uint32_t(_mm256_movemask_ps(_mm256_cmp_ps(a.hi, b.hi, _CMP_GE_OQ))) << 8;
 }
+struct f64x16 { __m256d part[4]; };
+OCTAVO_INLINE f64x16 zero_f64() { __m256d z = _mm256_setzero_pd(); return {{z, z, z, z}}; }
+OCTAVO_INLINE f64x16 add(f64x16 sum, f32x16 a) {
+  return {{_mm256_add_pd(sum.part[0], _mm256_cvtps_pd(_mm256_castps256_ps128(a.lo))),
+           _mm256_add_pd(sum.part[1], _mm256_cvtps_pd(_mm256_extractf128_ps(a.lo, 1))),
+           _mm256_add_pd(sum.part[2], _mm256_cvtps_pd(_mm256_castps256_ps128(a.hi))),
+           _mm256_add_pd(sum.part[3], _mm256_cvtps_pd(_mm256_extractf128_ps(a.hi, 1)))}};
+}
+OCTAVO_INLINE void store(double* p, f64x16 a) { for (int i = 0; i < 4; i++) _mm256_storeu_pd(p + 4 * i, a.part[i]); }
 OCTAVO_INLINE f32x16 round_even(f32x16 a) {
   constexpr int mode = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
   return {_mm256_round_ps(a.lo, mode), _mm256_round_ps(a.hi, mode)};
@@ -234,6 +251,11 @@ OCTAVO_INLINE uint32_t mask_ge(f32x16 a, f32x16 b) {
   for (int i = 0; i < 16; i++) mask |= uint32_t(a.v[i] >= b.v[i]) << i;
   return mask;
 }
+typedef double f64v __attribute__((vector_size(128), aligned(8)));
+struct f64x16 { f64v v; };
+OCTAVO_INLINE f64x16 zero_f64() { return {f64v{}}; }
+OCTAVO_INLINE f64x16 add(f64x16 sum, f32x16 a) { return {sum.v + __builtin_convertvector(a.v, f64v)}; }
+OCTAVO_INLINE void store(double* p, f64x16 a) { memcpy(p, &a.v, 128); }
 // Adding and subtracting 1.5 * 2^23 rounds to nearest even for |a| < 2^22; larger values are integral enough already.
 OCTAVO_INLINE f32x16 round_even(f32x16 a) {
   f32v magic = f32v{} + 12582912.0f;
@@ -287,15 +309,36 @@ OCTAVO_INLINE float reduce_max_8(__m256 a) {
 OCTAVO_INLINE float reduce_add(f32x16 a) {
   return reduce_add_8(_mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1)));
 }
+OCTAVO_INLINE double reduce_add(f64x16 a) {
+  double t[16];
+  store(t, a);
+  for (int half = 8; half; half >>= 1)
+    for (int i = 0; i < half; i++) t[i] += t[i + half];
+  return t[0];
+}
 OCTAVO_INLINE float reduce_max(f32x16 a) {
   return reduce_max_8(_mm256_max_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1)));
 }
 #elif defined(__AVX2__)
 OCTAVO_INLINE float reduce_add(f32x16 a) { return reduce_add_8(_mm256_add_ps(a.lo, a.hi)); }
+OCTAVO_INLINE double reduce_add(f64x16 a) {
+  double t[16];
+  store(t, a);
+  for (int half = 8; half; half >>= 1)
+    for (int i = 0; i < half; i++) t[i] += t[i + half];
+  return t[0];
+}
 OCTAVO_INLINE float reduce_max(f32x16 a) { return reduce_max_8(_mm256_max_ps(a.lo, a.hi)); }
 #else
 OCTAVO_INLINE float reduce_add(f32x16 a) {
   float t[16];
+  store(t, a);
+  for (int half = 8; half; half >>= 1)
+    for (int i = 0; i < half; i++) t[i] += t[i + half];
+  return t[0];
+}
+OCTAVO_INLINE double reduce_add(f64x16 a) {
+  double t[16];
   store(t, a);
   for (int half = 8; half; half >>= 1)
     for (int i = 0; i < half; i++) t[i] += t[i + half];

@@ -38,15 +38,19 @@ float largest_of(const float* logits, int32_t vocab) {
   return result;
 }
 
-// The lowest id that holds the largest value; 0 if nothing is above minus infinity.
-int32_t greedy(const float* logits, int32_t vocab) {
-  float largest = largest_of(logits, vocab);
-  if (largest == -infinity()) return 0;
+// The lowest id whose value is `largest`, which some id has.
+int32_t lowest_id_of(const float* logits, int32_t vocab, float largest) {
   int32_t i = 0;
   for (; i + kLanes <= vocab; i += kLanes)
     if (uint32_t mask = mask_ge(load(logits + i), set1(largest))) return i + __builtin_ctz(mask);
   while (!(logits[i] >= largest)) i++;
   return i;
+}
+
+// 0 if nothing is above minus infinity.
+int32_t greedy(const float* logits, int32_t vocab) {
+  float largest = largest_of(logits, vocab);
+  return largest == -infinity() ? 0 : lowest_id_of(logits, vocab, largest);
 }
 
 // A copy without NaN, its padding minus infinity.
@@ -82,21 +86,25 @@ void bias_and_penalise(const SampleParams& params, const SampleState& state, flo
     }
 }
 
-// weight[id] = exp((logit[id] - largest) / temperature), and the sum of all. Lane sums in f64 within a block of 256,
-// blocks in order: a function of the ids alone.
+// weight[id] = exp((logit[id] - largest) / temperature), and the sum of all; NaN weighs nothing. Sums are in f64, lanes
+// of 256 ids first and then these blocks in order: a function of the ids alone.
 double weigh(const float* logit, int32_t vocab, float largest, float temperature, float* weight, double* block_sums) {
   double total = 0.0;
-  for (int32_t block = 0; block < padded(vocab); block += kSumBlock) {
-    double lanes[kLanes] = {};
+  for (int32_t block = 0; block < vocab; block += kSumBlock) {
+    f64x16 lanes = zero_f64();
     for (int32_t i = block; i < block + kSumBlock; i += kLanes) {
-      f32x16 w = exp(div(sub(load(logit + i), set1(largest)), set1(temperature)));
+      f32x16 w = zero();
+      if (i + kLanes <= vocab) {
+        w = exp(div(sub(load(logit + i), set1(largest)), set1(temperature)));
+      } else if (i < vocab) {
+        f32x16 l = select_n(load_n(logit + i, vocab - i), set1(-infinity()), vocab - i);
+        w = exp(div(sub(l, set1(largest)), set1(temperature)));
+      }
       store(weight + i, w);
-      for (int j = 0; j < kLanes; j++) lanes[j] += double(weight[i + j]);
+      lanes = add(lanes, w);
     }
-    double sum = 0.0;
-    for (int j = 0; j < kLanes; j++) sum += lanes[j];
-    block_sums[block / kSumBlock] = sum;
-    total += sum;
+    block_sums[block / kSumBlock] = reduce_add(lanes);
+    total += block_sums[block / kSumBlock];
   }
   return total;
 }
@@ -109,8 +117,8 @@ void keep(const SampleParams& params, int32_t vocab, double total, Candidates& c
     if (c.count > params.top_k) apply_cut_off(c, false, find_cut_off(c, false, double(params.top_k)));
     total = weight_sum(c);
   } else {
-    // All ids below this bound together weigh less than half of what top-p may drop.
-    float bound = params.top_p < 1.0f ? float(0.5 * (1.0 - double(params.top_p)) * total / double(vocab)) : 0.0f;
+    // With top-p: all ids below this bound together weigh less than half of what it may drop.
+    float bound = params.top_p < 1.0f ? float(0.5 * (1.0 - double(params.top_p)) * total / double(vocab)) : params.min_p;
     collect(c, c.weight, vocab, bound > lowest_weight ? bound : lowest_weight);
   }
   if (params.top_p < 1.0f) {
@@ -165,22 +173,25 @@ int32_t choose(const float* logits, int32_t vocab, const SampleRow& row, Scratch
   const SampleParams& params = row.params;
   const SampleState& state = row.state;
   bool is_greedy = params.temperature < kGreedyBelow;
-  bool untouched = !state.banned && !state.allowed && !state.biases && !state.seen;
-  if (is_greedy && untouched) return greedy(logits, vocab);
-
-  copy_logits(logits, vocab, scratch.logit);
-  mask(state, vocab, scratch.logit);
-  bias_and_penalise(params, state, scratch.logit);
-  float largest = largest_of(scratch.logit, vocab);
+  bool adjusted = state.banned || state.allowed || state.biases || state.seen;
+  bool by_rank = params.top_k > 0 && params.top_k < vocab;
+  const float* logit = logits;
+  if (adjusted || (by_rank && !is_greedy)) {
+    copy_logits(logits, vocab, scratch.logit);
+    mask(state, vocab, scratch.logit);
+    bias_and_penalise(params, state, scratch.logit);
+    logit = scratch.logit;
+  }
+  float largest = largest_of(logit, vocab);
   if (!(largest >= -kLargestFinite && largest <= kLargestFinite)) return greedy(logits, vocab);
-  if (is_greedy) return greedy(scratch.logit, vocab);
+  if (is_greedy) return lowest_id_of(logit, vocab, largest);
 
   double* block_sums = (double*)scratch.id;  // `id` is written only after they have been used, or not at all
-  double total = weigh(scratch.logit, vocab, largest, params.temperature, scratch.weight, block_sums);
+  double total = weigh(logit, vocab, largest, params.temperature, scratch.weight, block_sums);
   double u = uniform(params.seed, params.choice, row.position);
-  bool filtered = (params.top_k > 0 && params.top_k < vocab) || params.top_p < 1.0f || params.min_p > 0.0f;
-  if (!filtered) return draw_any(scratch.weight, vocab, block_sums, total, u);
-  Candidates candidates = {scratch.logit, scratch.weight, scratch.id, 0};
+  if (!by_rank && params.top_p >= 1.0f && params.min_p <= 0.0f)
+    return draw_any(scratch.weight, vocab, block_sums, total, u);
+  Candidates candidates = {logit, scratch.weight, scratch.id, 0};
   keep(params, vocab, total, candidates);
   return draw_candidate(candidates, u);
 }
@@ -215,18 +226,17 @@ void top_logits(const float* logits, int32_t vocab, int32_t n, int32_t* ids, flo
 // log(softmax) of the chosen token and the most likely ones, from the untouched logits. Never NaN and never above 0,
 // whatever the logits are.
 void log_probabilities(const float* logits, int32_t vocab, const SampleRow& row, Scratch scratch, SampleOut* out) {
-  copy_logits(logits, vocab, scratch.logit);
   float largest = largest_of(logits, vocab);
   if (largest > kLargestFinite) largest = kLargestFinite;
   if (largest < -kLargestFinite) largest = -kLargestFinite;
-  double* block_sums = (double*)scratch.id;
-  double total = weigh(scratch.logit, vocab, largest, 1.0f, scratch.weight, block_sums);
+  double total = weigh(logits, vocab, largest, 1.0f, scratch.weight, (double*)scratch.id);
   float log_total = total > 0.0 ? float(__builtin_log(total)) : 0.0f;
   auto log_probability = [&](float logit) {
+    if (!(logit > -infinity())) return -infinity();
     float result = (logit - largest) - log_total;
     return result < 0.0f ? result : 0.0f;
   };
-  out->logprob = log_probability(scratch.logit[out->token]);
+  out->logprob = log_probability(logits[out->token]);
   int32_t n = row.params.logprobs;
   if (n <= 0) return;
   top_logits(logits, vocab, n, out->top_ids, out->top_logprobs);
