@@ -16,6 +16,9 @@
 #endif
 
 #define OCTAVO_INLINE static inline __attribute__((always_inline))
+#define OCTAVO_NOINLINE __attribute__((noinline))
+// Before a loop over an array of vectors: unrolled this early, the array lives in registers.
+#define OCTAVO_UNROLL _Pragma("GCC unroll 16")
 
 namespace octavo {
 namespace OCTAVO_LEVEL {
@@ -104,6 +107,10 @@ OCTAVO_INLINE f32x16 keep_first(f32x16 a) {
 }
 OCTAVO_INLINE f32x16 keep_second(f32x16 a) { return bf16_second(a); }
 #if defined(__AVX512BF16__)
+// a then b, rounded to bf16, as 16 lanes of pairs.
+OCTAVO_INLINE f32x16 pack_bf16(f32x16 a, f32x16 b) {
+  return {_mm512_castsi512_ps((__m512i)_mm512_cvtne2ps_pbh(b.v, a.v))};
+}
 // c + the dot product of each lane's pair with `pair`, both bf16.
 OCTAVO_INLINE f32x16 dot_bf16(uint32_t pair, f32x16 b, f32x16 c) {
   return {_mm512_dpbf16_ps(c.v, (__m512bh)_mm512_set1_epi32(int(pair)), (__m512bh)_mm512_castps_si512(b.v))};

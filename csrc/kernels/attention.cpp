@@ -148,7 +148,7 @@ void attend_tile(const AttentionArgs& args, const AttentionItem& item, int query
     TokenRange seen = rows.visible(query, query + queries - 1, span);
     if (seen.empty() && whole) continue;
     SpanPages pages;
-    if (!seen.empty()) find_pages(args, item, span, seen.begin, seen.end, Kv::kPack, &pages);
+    if (!seen.empty()) find_pages(args, item, span, seen.begin, seen.end, Kv::kPack, count <= kRowsTogether, &pages);
     int64_t partial = item.partial + (int64_t(span - item.span_begin) * item.query_count + query - item.query_begin) * rows.group;
     for (int first = 0; first < count; first += kRowsTogether) {
       int n = min_int(kRowsTogether, count - first);

@@ -21,8 +21,13 @@ struct F32Kv {
   static constexpr int kPack = 1;  // elements in a 4-byte lane
   OCTAVO_INLINE Lanes expand(f32x16 raw) { return raw; }
   OCTAVO_INLINE f32x16 multiply_add(const float* operand, Lanes b, f32x16 c) { return fma(set1(*operand), b, c); }
-  // Writes 16 operands and returns them as they will be multiplied.
-  OCTAVO_INLINE f32x16 to_operands(float* dst, f32x16 a) { store(dst, a); return a; }
+  OCTAVO_INLINE void to_operands(float* dst, f32x16 a) { store(dst, a); }
+  // Writes 32 operands and adds them, as they will be multiplied, to the 16 lanes of `sum`.
+  OCTAVO_INLINE f32x16 to_operands_and_add(float* dst, f32x16 a, f32x16 b, f32x16 sum) {
+    store(dst, a);
+    store(dst + kLanes, b);
+    return add(add(sum, a), b);
+  }
 };
 
 #if defined(__AVX512BF16__)
@@ -37,7 +42,12 @@ struct Bf16Kv {
     memcpy(&pair, operand, 4);
     return dot_bf16(pair, b, c);
   }
-  OCTAVO_INLINE f32x16 to_operands(uint16_t* dst, f32x16 a) { store_bf16(dst, a); return load_bf16(dst); }
+  OCTAVO_INLINE void to_operands(uint16_t* dst, f32x16 a) { store_bf16(dst, a); }
+  OCTAVO_INLINE f32x16 to_operands_and_add(uint16_t* dst, f32x16 a, f32x16 b, f32x16 sum) {
+    f32x16 pairs = pack_bf16(a, b);
+    store((float*)dst, pairs);
+    return dot_bf16(0x3f803f80u, pairs, sum);  // a pair of ones
+  }
 };
 #else
 // KV stored as bf16, widened to f32: q and softmax weights keep f32.
@@ -49,7 +59,10 @@ struct Bf16Kv {
   OCTAVO_INLINE f32x16 multiply_add(const float* operand, Lanes b, f32x16 c) {
     return fma(set1(operand[1]), b.second, fma(set1(operand[0]), b.first, c));
   }
-  OCTAVO_INLINE f32x16 to_operands(float* dst, f32x16 a) { store(dst, a); return a; }
+  OCTAVO_INLINE void to_operands(float* dst, f32x16 a) { store(dst, a); }
+  OCTAVO_INLINE f32x16 to_operands_and_add(float* dst, f32x16 a, f32x16 b, f32x16 sum) {
+    return F32Kv::to_operands_and_add(dst, a, b, sum);
+  }
 };
 #endif
 
@@ -67,6 +80,8 @@ struct SpanPages {
   const uint8_t* key_piece[kSpan / 4];  // row 0 of each run of min(16, page_size) tokens
   int64_t key_stride;                   // bytes between steps
   int pieces;                           // runs in a chunk: 1, 2 or 4
+  int64_t key_to_value;                 // bytes from a K plane to its V plane
+  bool fetch_values;                    // V is used once: fetch it while K is being read
   const uint8_t* value_unit[kSpan];     // row of each unit
 };
 
@@ -74,7 +89,7 @@ struct SpanPages {
 // not exist. Where chunks that are computed together reach past them, a run that does hold a token stands in: those
 // lanes are masked, so what they read never matters.
 inline void find_pages(const AttentionArgs& args, const AttentionItem& item, int span, int begin, int end, int pack,
-                       SpanPages* out) {
+                       bool fetch_values, SpanPages* out) {
   const KvLayout& kv = args.kv;
   int page_size = kv.page_size, run = min_int(page_size, kLanes), units = page_size / pack;
   const int32_t* blocks = args.block_table + item.seq * args.block_stride + int64_t(span) * (kSpan / page_size);
@@ -82,7 +97,9 @@ inline void find_pages(const AttentionArgs& args, const AttentionItem& item, int
   int64_t key_offset = args.layer * kv.layer_bytes + item.kv_head * plane_bytes;
   int64_t value_offset = key_offset + kv.kv_heads * plane_bytes;
   out->key_stride = 4 * int64_t(page_size);
+  out->key_to_value = kv.kv_heads * plane_bytes;
   out->pieces = kLanes / run;
+  out->fetch_values = fetch_values;
   for (int page = begin / page_size; page * page_size < end; page++) {
     const uint8_t* base = kv.base + blocks[page] * kv.page_bytes;
     for (int token = 0; token < page_size; token += run)

@@ -20,7 +20,7 @@ OCTAVO_INLINE float q_factor(const AttentionArgs& args) {
 OCTAVO_INLINE void mask_scores(float* chunk, int begin, int end) {
   if (begin <= 0 && end >= kLanes) return;
   f32x16 hidden = set1(kMinusInfinity), a = load(chunk);
-  if (end < kLanes) a = select_n(a, hidden, end);
+  if (end < kLanes) a = select_n(a, hidden, max_int(end, 0));
   if (begin > 0) a = select_n(hidden, a, begin);
   store(chunk, a);
 }
@@ -32,23 +32,27 @@ OCTAVO_INLINE f32x16 soft_cap(f32x16 raw, float cap) {
 }
 
 // Raw scores of tokens [begin, end) of a span -> softmax weights as operands, their sum and the greatest score.
-// Whole chunks of 16 are written, hidden tokens with weight 0. The sum is of the weights as they will be multiplied
-// (rounded to bf16 where V is a bf16 operand), so that the weights used always add up to one; lane = token modulo 16.
+// Whole pairs of chunks are written, hidden tokens with weight 0. The sum is of the weights as they will be multiplied
+// (rounded to bf16 where V is a bf16 operand), so that the weights used always add up to one.
 template <class Kv>
-OCTAVO_INLINE void weigh_tokens(float softcap, float* scores, int begin, int end, typename Kv::Operand* weights,
-                                float* greatest, float* sum) {
-  int first = begin / kLanes, last = (end - 1) / kLanes;
-  f32x16 top = set1(kMinusInfinity);
+OCTAVO_NOINLINE void weigh_tokens(float softcap, float* scores, int begin, int end, typename Kv::Operand* weights,
+                                  float* greatest, float* sum) {
+  constexpr int kStep = 2 * kLanes;
+  int first = begin / kStep * kStep, last = (end - 1) / kStep * kStep;
   if (softcap > 0)
-    for (int c = first; c <= last; c++) store(scores + c * kLanes, soft_cap(load(scores + c * kLanes), softcap));
-  mask_scores(scores + first * kLanes, begin - first * kLanes, end - first * kLanes);
-  mask_scores(scores + last * kLanes, begin - last * kLanes, end - last * kLanes);
-  for (int c = first; c <= last; c++) top = max(load(scores + c * kLanes), top);
+    for (int t = first; t < last + kStep; t += kLanes) store(scores + t, soft_cap(load(scores + t), softcap));
+  for (int t = 0; t < kStep; t += kLanes) {
+    mask_scores(scores + first + t, begin - first - t, end - first - t);
+    mask_scores(scores + last + t, begin - last - t, end - last - t);
+  }
+  f32x16 top = set1(kMinusInfinity);
+  for (int t = first; t < last + kStep; t += kLanes) top = max(load(scores + t), top);
   *greatest = reduce_max(top);
+  top = set1(*greatest);
   f32x16 total = zero();
-  for (int c = first; c <= last; c++) {
-    f32x16 weight = exp2(sub(load(scores + c * kLanes), set1(*greatest)));
-    total = add(total, Kv::to_operands(weights + c * kLanes, weight));
+  for (int t = first; t <= last; t += kStep) {
+    f32x16 a = exp2(sub(load(scores + t), top)), b = exp2(sub(load(scores + t + kLanes), top));
+    total = Kv::to_operands_and_add(weights + t, a, b, total);
   }
   *sum = reduce_add(total);
 }
@@ -72,7 +76,7 @@ OCTAVO_INLINE void begin_fold(FoldRows state, int rows, int head_dim) {
 // state <- state and the next span. The only place where spans meet: an item that covers all its spans and
 // attention_merge both come here, one span at a time. At most 16 rows; a span whose greatest score is minus infinity is
 // not visible to that row and leaves it as it is.
-OCTAVO_INLINE void fold_span(FoldRows state, FoldRows span, int rows, int head_dim) {
+OCTAVO_NOINLINE void fold_span(FoldRows state, FoldRows span, int rows, int head_dim) {
   f32x16 before = load_n(state.greatest, rows), next = load_n(span.greatest, rows), top = max(before, next);
   float keep[kLanes], gain[kLanes], greatest[kLanes];
   store(keep, exp2(sub(before, top)));

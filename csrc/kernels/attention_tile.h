@@ -21,38 +21,61 @@ constexpr int kBlockColumns = kChunksTogether;
 // Query rows that go through a span together; operands, scores and weights of a row are this far apart.
 constexpr int kRowsTogether = 2 * kBlockRows;
 
+// A decode reads each byte once and waits for memory. Pages are too short and scattered for the processor to see the V
+// planes coming; each line of K therefore asks for the line of V at the same place in its page. Into the second level:
+// a span of V would push K out of the first.
+template <int kPieces>
+OCTAVO_INLINE void fetch_values(const SpanPages& pages, int chunk, int64_t offset) {
+  const uint8_t* const* piece = pages.key_piece + chunk * kPieces;
+  for (int i = 0; i < kChunksTogether * kPieces; i++) __builtin_prefetch(piece[i] + offset + pages.key_to_value, 0, 2);
+}
+
 // Raw scores of chunks [chunk, chunk + kChunksTogether) for kRows rows.
 template <class Kv, int kPieces, int kRows>
-void score_block(const SpanPages& pages, int chunk, int head_dim, const typename Kv::Operand* q, float* scores) {
+OCTAVO_NOINLINE void score_block(const SpanPages& pages, int chunk, int head_dim, const typename Kv::Operand* q, float* scores) {
   f32x16 sum[kRows][kChunksTogether];
+  OCTAVO_UNROLL
   for (int r = 0; r < kRows; r++)
+    OCTAVO_UNROLL
     for (int c = 0; c < kChunksTogether; c++) sum[r][c] = zero();
   int64_t offset = 0;
-  for (int d = 0; d < head_dim; d += Kv::kPack, offset += pages.key_stride)
+  for (int d = 0; d < head_dim; d += Kv::kPack, offset += pages.key_stride) {
+    if (pages.fetch_values) fetch_values<kPieces>(pages, chunk, offset);
+    OCTAVO_UNROLL
     for (int c = 0; c < kChunksTogether; c++) {
       typename Kv::Lanes keys = Kv::expand(load_keys<kPieces>(pages, chunk + c, offset));
+      OCTAVO_UNROLL
       for (int r = 0; r < kRows; r++) sum[r][c] = Kv::multiply_add(q + r * kMaxHeadDim + d, keys, sum[r][c]);
     }
+  }
+  OCTAVO_UNROLL
   for (int r = 0; r < kRows; r++)
+    OCTAVO_UNROLL
     for (int c = 0; c < kChunksTogether; c++) store(scores + r * kSpan + (chunk + c) * kLanes, sum[r][c]);
 }
 
 // values[row] += sum over units [begin, end) of weight * V, columns [0, 16 * kColumns) of head_dim from `column` on.
 template <class Kv, int kRows, int kColumns>
-void value_block(const SpanPages& pages, int begin, int end, int column, const typename Kv::Operand* weights,
+OCTAVO_NOINLINE void value_block(const SpanPages& pages, int begin, int end, int column, const typename Kv::Operand* weights,
                  float* values) {
   f32x16 sum[kRows][kColumns];
+  OCTAVO_UNROLL
   for (int r = 0; r < kRows; r++)
+    OCTAVO_UNROLL
     for (int c = 0; c < kColumns; c++) sum[r][c] = load(values + r * kMaxHeadDim + column + c * kLanes);
   for (int unit = begin; unit < end; unit++) {
     const float* row = (const float*)pages.value_unit[unit] + column;
+    OCTAVO_UNROLL
     for (int c = 0; c < kColumns; c++) {
       typename Kv::Lanes v = Kv::expand(load(row + c * kLanes));
+      OCTAVO_UNROLL
       for (int r = 0; r < kRows; r++)
         sum[r][c] = Kv::multiply_add(weights + r * kSpan + unit * Kv::kPack, v, sum[r][c]);
     }
   }
+  OCTAVO_UNROLL
   for (int r = 0; r < kRows; r++)
+    OCTAVO_UNROLL
     for (int c = 0; c < kColumns; c++) store(values + r * kMaxHeadDim + column + c * kLanes, sum[r][c]);
 }
 
