@@ -75,8 +75,9 @@ constexpr int kChunksTogether = 2;
 constexpr int kChunksTogether = 1;
 #endif
 
-// Where one span's K and V of one kv head lie, for the tokens [begin, end) of it.
-struct SpanPages {
+// Where one span's K and V of one kv head lie, for the tokens [begin, end) of it. Aligned explicitly: GCC 12 takes it
+// for granted in find_pages (vmovdqa), but lays a variable of this type at a multiple of 16 only.
+struct alignas(64) SpanPages {
   const uint8_t* key_piece[kSpan / 4];  // row 0 of each run of min(16, page_size) tokens
   int64_t key_stride;                   // bytes between steps
   int pieces;                           // runs in a chunk: 1, 2 or 4
