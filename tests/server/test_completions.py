@@ -156,6 +156,11 @@ def test_logprobs_leave_the_end_token_out(served: Served) -> None:
     assert shown["tokens"] == ["h", "i"]
 
 
+def test_logprobs_may_list_ids_beyond_the_tokenizer(served: Served) -> None:
+    shown = served.complete([EOS], max_tokens=1, ignore_eos=True, logprobs=4).json["choices"][0]["logprobs"]
+    assert shown["top_logprobs"] == [{"<|endoftext|>": -0.5, "": -1.5}]
+
+
 @pytest.mark.parametrize("options", [None, {}, {"include_usage": False}, {"include_usage": None}])
 def test_st04_no_usage_unless_it_is_asked_for(served: Served, options: Any) -> None:
     chunks = streamed(served, "ab", max_tokens=2, stream_options=options)

@@ -89,7 +89,9 @@ class TextService:
         return self._ready.decode(tokens, skip_special_tokens=False)
 
     def token_bytes(self, token: int) -> bytes:
-        return self._ready.vocabulary.token_bytes[token]
+        """What a token stands for; nothing for the rows that models have beyond their tokenizer."""
+        table = self._ready.vocabulary.token_bytes
+        return table[token] if token < len(table) else b""
 
     def output(self, params: SamplingParams) -> TextOutput:
         return TextOutput(self._ready, params.stop, params.include_stop_str_in_output, params.skip_special_tokens)
