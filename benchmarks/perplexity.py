@@ -56,7 +56,8 @@ def log_likelihoods(config: EngineConfig, tokens: Tokens) -> Iterator[npt.NDArra
         vocab=model.spec.vocab,
     )
     plan = make_plan(model, make_backend(config), limits, kv)
-    plan.set_slot(0, SlotParams(seed=0, temperature=0.0), tokens[:1], 1)
+    for slot in range(CHUNK_TOKENS):  # a slot may have one output row in a step
+        plan.set_slot(slot, SlotParams(seed=0, temperature=0.0), tokens[:1], 1)
     for start in range(0, len(tokens) - 1, WINDOW_TOKENS):
         yield _score_window(plan, limits, tokens[start : start + WINDOW_TOKENS])
 
@@ -86,7 +87,7 @@ def _chunk_batch(limits: PlanLimits, chunk: Tokens, start: int) -> Batch:
         context_len=np.array([start + count], np.int32),
         block_table=np.arange(limits.max_blocks, dtype=np.int32)[None, None],
         output_rows=np.arange(count, dtype=np.int32),
-        output_slots=np.zeros(count, np.int32),
+        output_slots=np.arange(count, dtype=np.int32),
         capture_logits=True,
     )
 
