@@ -47,7 +47,7 @@ void float_linear(const LinearArgs& args, int32_t tile_begin, int32_t tile_end, 
   const PackedWeight& weight = *args.weight;
   for (int32_t t = tile_begin; t < tile_end; t++)
     for (int32_t r = row_begin; r < row_end; r++)
-      finish(args, t, r, float_columns(weight.format, tile_of(args, t), weight.k, args.input.kind, row_of(args, r)));
+      Finisher(args, t, r).write_next(float_columns(weight.format, tile_of(args, t), weight.k, args.input.kind, row_of(args, r)));
 }
 
 void linear(const LinearArgs& args, int32_t tile_begin, int32_t tile_end, int32_t row_begin, int32_t row_end) {

@@ -1,4 +1,4 @@
-// What every linear kernel does with a finished sum.
+// What every linear kernel does with finished sums.
 #pragma once
 #include "linear_layout.h"
 
@@ -6,29 +6,40 @@ namespace octavo {
 namespace OCTAVO_LEVEL {
 namespace {
 
-// (acc + bias), then out + that: one order, whoever computes the element.
-OCTAVO_INLINE void finish(const LinearArgs& args, int32_t tile, int32_t row, f32x16 acc) {
-  int32_t column = tile * kColumns;
-  int columns = min_int(kColumns, args.weight->n - column);
-  float* out = args.out + row * args.out_stride + column;
-  if (args.bias) acc = add(acc, load_n(args.bias + column, columns));
-  if (args.accumulate) acc = add(load_n(out, columns), acc);
-  store_n(out, acc, columns);
-}
-
-// Asks for the lines that `finish` will write, long enough before it does: rows lie far apart, and every store would
-// miss the caches at once.
-OCTAVO_INLINE void prefetch_out(const LinearArgs& args, int32_t tile, int32_t row, int32_t count) {
-  const float* out = args.out + row * args.out_stride + tile * kColumns;
-  for (int32_t r = 0; r < count; r++) __builtin_prefetch(out + r * args.out_stride, 1);
-}
-
 OCTAVO_INLINE const uint8_t* tile_of(const LinearArgs& args, int32_t tile) {
   return args.weight->tiles + tile * args.weight->tile_bytes;
 }
 OCTAVO_INLINE const uint8_t* row_of(const LinearArgs& args, int32_t row) {
   return args.input.data + row * args.input.row_bytes;
 }
+
+// Writes consecutive rows of one tile: (sum + bias), then out + that. One order, whoever computes the element.
+class Finisher {
+ public:
+  Finisher(const LinearArgs& args, int32_t tile, int32_t row)
+      : out_(args.out + row * args.out_stride + tile * kColumns), stride_(args.out_stride),
+        columns_(min_int(kColumns, args.weight->n - tile * kColumns)), has_bias_(args.bias != nullptr),
+        accumulate_(args.accumulate), bias_(has_bias_ ? load_n(args.bias + tile * kColumns, columns_) : zero()) {}
+
+  // Asks for the lines of `count` rows long before they are written: rows lie far apart, and each store would miss.
+  void prefetch(int32_t count) const {
+    for (int32_t r = 0; r < count; r++) __builtin_prefetch(out_ + r * stride_, 1);
+  }
+
+  inline __attribute__((always_inline)) void write_next(f32x16 sum) {
+    if (has_bias_) sum = add(sum, bias_);
+    if (accumulate_) sum = add(load_n(out_, columns_), sum);
+    store_n(out_, sum, columns_);
+    out_ += stride_;
+  }
+
+ private:
+  float* out_;
+  int64_t stride_;
+  int columns_;
+  bool has_bias_, accumulate_;
+  f32x16 bias_;
+};
 
 }  // namespace
 }  // namespace OCTAVO_LEVEL

@@ -1,7 +1,11 @@
-// Quantised weights x int8 activations: how rows, tiles and groups are walked.
+// Quantised weights x int8 activations: how rows and tiles are walked.
 //
-// Whatever the walk, one output element is the sum over ascending groups of one chain of additions, in the same
-// instructions: cutting rows, tiles or groups differently changes no bit.
+// A block of rows reads a tile once, unpacking it in registers; the next block unpacks it again, from L1 by then, which
+// hides behind the multiplications better than storing the unpacked bytes would. The caller cuts the rows so that they
+// stay in L2 while the tiles pass by.
+//
+// Whatever the walk, one output element is the sum over ascending groups of one chain of additions, made by the same
+// instructions: cutting rows or tiles differently changes no bit.
 #pragma once
 #include "linear_finish.h"
 
@@ -9,17 +13,37 @@ namespace octavo {
 namespace OCTAVO_LEVEL {
 namespace {
 
-// One group of a tile with nibbles spread to bytes and scales in f32.
-struct alignas(64) ExpandedGroup {
-  uint8_t quants[8][64];
-  float scales[kColumns];
-  float minima[kColumns];
+constexpr int64_t kPrefetchAhead = 4096;  // bytes of weights
+
+// A few rows of one tile: what the inner loop is called with.
+struct Int8Block {
+  const LinearArgs& args;
+  int32_t tile_index, row;
+  bool first;  // nobody has read the tile yet: fetch ahead
+
+  QuantTile tile(WeightFormat format) const { return quant_tile(format, tile_of(args, tile_index), args.weight->k); }
+  const uint8_t* rows() const { return row_of(args, row); }
+  int64_t stride() const { return args.input.row_bytes; }
+  int32_t groups() const { return args.weight->k / kGroup; }
+
+  void prefetch(WeightFormat format, int32_t group) const {
+    const uint8_t* ahead = tile_of(args, tile_index) + group * group_bytes(format) + kPrefetchAhead;
+    for (int64_t line = 0; line < group_bytes(format); line += 64) __builtin_prefetch(ahead + line);
+  }
 };
 
-// Sums that one pass keeps on the stack (8 KB); the rows' activations stay in L2 meanwhile.
-constexpr int kPassRows = 128;
-constexpr int kChunkGroups = 32;  // groups expanded at a time: 20 KB of L1
-constexpr int kPrefetchAhead = 4096;
+// The rows' sums are complete but for the scale of their activations.
+template <int M>
+OCTAVO_INLINE void finish_int8(const Int8Block& block, const f32x16* sums) {
+  Finisher finisher(block.args, block.tile_index, block.row);
+  const uint8_t* row = block.rows();
+#pragma GCC unroll 16
+  for (int r = 0; r < M; r++, row += block.stride()) {
+    float scale;
+    memcpy(&scale, row, 4);
+    finisher.write_next(mul(sums[r], set1(scale)));
+  }
+}
 
 }  // namespace
 }  // namespace OCTAVO_LEVEL
@@ -37,48 +61,23 @@ namespace octavo {
 namespace OCTAVO_LEVEL {
 namespace {
 
-// int8_sums for a count of rows known only now.
-template <WeightFormat F, bool Expanded, int M = kInt8Rows>
-OCTAVO_INLINE void int8_rows(int32_t count, QuantTile tile, const ExpandedGroup* expanded, int32_t begin, int32_t end,
-                             const uint8_t* rows, int64_t stride, float (*sums)[kColumns]) {
-  if (count == M) return int8_sums<F, M, Expanded>(tile, expanded, begin, end, rows, stride, sums);
-  if constexpr (M > 1) int8_rows<F, Expanded, M - 1>(count, tile, expanded, begin, end, rows, stride, sums);
-}
-
-template <WeightFormat F>
-void int8_tile(const LinearArgs& args, int32_t tile, int32_t row, int32_t count) {
-  QuantTile parts = quant_tile(F, tile_of(args, tile), args.weight->k);
-  int32_t groups = args.weight->k / kGroup;
-  int64_t stride = args.input.row_bytes;
-  alignas(64) float sums[kPassRows][kColumns];
-  memset(sums, 0, sizeof(sums[0]) * size_t(count));
-  if (kInt8Direct && count <= kInt8Rows) {
-    prefetch_out(args, tile, row, count);
-    int8_rows<F, false>(count, parts, nullptr, 0, groups, row_of(args, row), stride, sums);
-  } else {
-    ExpandedGroup expanded[kChunkGroups];
-    int32_t blocks = (count + kInt8Rows - 1) / kInt8Rows;
-    for (int32_t begin = 0; begin < groups; begin += kChunkGroups) {
-      int32_t end = min_int(groups, begin + kChunkGroups);
-      for (int32_t g = begin; g < end; g++) expand_group<F>(parts, g, expanded + g - begin);
-      for (int32_t b = 0; b < blocks; b++) {  // of even size: 17 rows are 9 and 8, not 16 and a slow 1
-        int32_t first = count * b / blocks, last = count * (b + 1) / blocks;
-        if (begin == 0) prefetch_out(args, tile, row + first, last - first);
-        int8_rows<F, true>(last - first, parts, expanded, begin, end, row_of(args, row + first), stride, sums + first);
-      }
-    }
-  }
-  for (int32_t r = 0; r < count; r++) {
-    float scale;
-    memcpy(&scale, row_of(args, row + r), 4);
-    finish(args, tile, row + r, mul(load(sums[r]), set1(scale)));
-  }
+// int8_block for a count of rows known only now.
+template <WeightFormat F, int M = kInt8Rows>
+OCTAVO_INLINE void int8_rows(int32_t count, const Int8Block& block) {
+  if (count == M) return int8_block<F, M>(block);
+  if constexpr (M > 1) int8_rows<F, M - 1>(count, block);
 }
 
 template <WeightFormat F>
 void int8_linear(const LinearArgs& args, int32_t tile_begin, int32_t tile_end, int32_t row_begin, int32_t row_end) {
-  for (int32_t row = row_begin; row < row_end; row += kPassRows)
-    for (int32_t t = tile_begin; t < tile_end; t++) int8_tile<F>(args, t, row, min_int(kPassRows, row_end - row));
+  // Blocks of even size: 17 rows are 9 and 8, not 16 and a slow 1.
+  int32_t rows = row_end - row_begin, blocks = (rows + kInt8Rows - 1) / kInt8Rows;
+  for (int32_t t = tile_begin; t < tile_end; t++)
+    for (int32_t b = 0; b < blocks; b++) {
+      int32_t first = int32_t(int64_t(rows) * b / blocks), last = int32_t(int64_t(rows) * (b + 1) / blocks);
+      Finisher(args, t, row_begin + first).prefetch(last - first);
+      int8_rows<F>(last - first, {args, t, row_begin + first, b == 0});
+    }
 }
 
 }  // namespace

@@ -11,28 +11,26 @@ namespace OCTAVO_LEVEL {
 namespace {
 
 constexpr int kInt8Rows = 4;
-constexpr bool kInt8Direct = false;
 
-// Q8_0 is kept signed here.
+// 8 vectors of 4 k x 8 columns. Q8_0 becomes signed.
 template <WeightFormat F>
-OCTAVO_INLINE void expand_group(QuantTile tile, int32_t g, ExpandedGroup* out) {
-  const uint8_t* quants = tile.quants + g * quant_bytes(F);
-  uint8_t* to = out->quants[0];
+OCTAVO_INLINE void load_side(const uint8_t* quants, __m256i* out) {
   if constexpr (F == WeightFormat::q8_0) {
-    for (int i = 0; i < 512; i += 32)
-      _mm256_store_si256((__m256i*)(to + i), _mm256_xor_si256(_mm256_load_si256((const __m256i*)(quants + i)),
-                                                              _mm256_set1_epi8(-128)));
+    __m256i bias = _mm256_set1_epi8(-128);
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) out[i] = _mm256_xor_si256(_mm256_load_si256((const __m256i*)(quants + 64 * i)), bias);
   } else {
     __m256i low = _mm256_set1_epi8(15);
-    for (int i = 0; i < 256; i += 32) {
-      __m256i nibbles = _mm256_load_si256((const __m256i*)(quants + i));
-      _mm256_store_si256((__m256i*)(to + i), _mm256_and_si256(nibbles, low));
-      _mm256_store_si256((__m256i*)(to + 256 + i), _mm256_and_si256(_mm256_srli_epi16(nibbles, 4), low));
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+      __m256i nibbles = _mm256_load_si256((const __m256i*)(quants + 64 * i));
+      out[i] = _mm256_and_si256(nibbles, low);
+      out[i + 4] = _mm256_and_si256(_mm256_srli_epi16(nibbles, 4), low);
     }
   }
-  store(out->scales, load_f16(tile.scales + g * kColumns));
-  if constexpr (F == WeightFormat::q4_1) store(out->minima, load_f16(tile.minima + g * kColumns));
 }
+
+OCTAVO_INLINE __m256 load_f16_8(const uint16_t* p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)); }
 
 // Products of half a group with 8 columns, as 2^e times an integer.
 template <WeightFormat F>
@@ -56,30 +54,32 @@ OCTAVO_INLINE __m256 half_dot(const __m256i* quants, const Int8Group* a, int h) 
   return _mm256_sub_ps(_mm256_castsi256_ps(dot), origin);
 }
 
-// sums[r] += groups [begin, end) of row r, first the left eight columns of all of them, then the right ones.
-template <WeightFormat F, int M, bool Expanded>
-__attribute__((noinline)) void int8_sums(QuantTile, const ExpandedGroup* expanded, int32_t begin, int32_t end, const uint8_t* rows,
-                             int64_t stride, float (*sums)[kColumns]) {
+// The left eight columns of all groups, then the right ones: 4 sums and 8 vectors of weights fill the registers.
+template <WeightFormat F, int M>
+__attribute__((noinline)) void int8_block(const Int8Block& block) {
+  f32x16 sums[M];
+  QuantTile tile = block.tile(F);
   for (int side = 0; side < kColumns; side += 8) {
     __m256 acc[M];
-    for (int r = 0; r < M; r++) acc[r] = _mm256_load_ps(sums[r] + side);
-    for (int32_t g = begin; g < end; g++) {
-      const ExpandedGroup* w = expanded + g - begin;
+    for (int r = 0; r < M; r++) acc[r] = _mm256_setzero_ps();
+    for (int32_t g = 0; g < block.groups(); g++) {
+      if (block.first && side == 0) block.prefetch(F, g);
       __m256i quants[8];
-#pragma GCC unroll 8
-      for (int i = 0; i < 8; i++) quants[i] = _mm256_load_si256((const __m256i*)(w->quants[i] + 4 * side));
+      load_side<F>(tile.quants + g * quant_bytes(F) + 4 * side, quants);
+      __m256 scales = load_f16_8(tile.scales + g * kColumns + side), minima = scales;
+      if constexpr (F == WeightFormat::q4_1) minima = load_f16_8(tile.minima + g * kColumns + side);
 #pragma GCC unroll 4
       for (int r = 0; r < M; r++) {
-        const Int8Group* a = groups_of(rows + r * stride) + g;
+        const Int8Group* a = groups_of(block.rows() + r * block.stride()) + g;
         __m256 value = _mm256_add_ps(half_dot<F>(quants, a, 0), half_dot<F>(quants, a, 1));
         if constexpr (F == WeightFormat::q4_0) value = _mm256_add_ps(value, _mm256_set1_ps(a->minus_8_sum));
-        acc[r] = _mm256_fmadd_ps(value, _mm256_load_ps(w->scales + side), acc[r]);
-        if constexpr (F == WeightFormat::q4_1)
-          acc[r] = _mm256_fmadd_ps(_mm256_load_ps(w->minima + side), _mm256_set1_ps(a->sum), acc[r]);
+        acc[r] = _mm256_fmadd_ps(value, scales, acc[r]);
+        if constexpr (F == WeightFormat::q4_1) acc[r] = _mm256_fmadd_ps(minima, _mm256_set1_ps(a->sum), acc[r]);
       }
     }
-    for (int r = 0; r < M; r++) _mm256_store_ps(sums[r] + side, acc[r]);
+    for (int r = 0; r < M; r++) (side ? sums[r].hi : sums[r].lo) = acc[r];
   }
+  finish_int8<M>(block, sums);
 }
 
 }  // namespace

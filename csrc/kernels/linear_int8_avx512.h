@@ -2,8 +2,8 @@
 //
 // Zen 4 starts one 512-bit multiplication a cycle, be it vpdpbusd or FMA, and beside it one 512-bit addition and two
 // broadcasts. A group of 32 costs a row 8 vpdpbusd and one FMA (two for Q4_1), and additions that ride along: 80 to 89 %
-// of the multiply pipes' time goes into the integer product itself, and one row of one group takes 10.5 cycles
-// measured, of 10 possible.
+// of the multiply pipes' time goes into the integer product itself. Measured, a row takes 10.5 cycles for a group and 16
+// columns of Q4_1, of 10 possible.
 #pragma once
 #include "linear_finish.h"
 
@@ -12,16 +12,15 @@ namespace OCTAVO_LEVEL {
 namespace {
 
 constexpr int kInt8Rows = 16;  // 16 sums, 8 vectors of weights and 2 of scales fill the registers
-constexpr bool kInt8Direct = true;
 
 // One group of 16 columns, in registers for all rows of a block.
 struct GroupWeights {
   __m512i quants[8];
-  __m512 scales, minima;
+  f32x16 scales, minima;
 };
 
 template <WeightFormat F>
-OCTAVO_INLINE void unpack_group(QuantTile tile, int32_t g, GroupWeights* out) {
+OCTAVO_INLINE void load_group(QuantTile tile, int32_t g, GroupWeights* out) {
   const uint8_t* quants = tile.quants + g * quant_bytes(F);
   if constexpr (F == WeightFormat::q8_0) {
 #pragma GCC unroll 8
@@ -35,32 +34,13 @@ OCTAVO_INLINE void unpack_group(QuantTile tile, int32_t g, GroupWeights* out) {
       out->quants[i + 4] = _mm512_and_si512(_mm512_srli_epi16(nibbles, 4), low);
     }
   }
-  out->scales = load_f16(tile.scales + g * kColumns).v;
-  if constexpr (F == WeightFormat::q4_1) out->minima = load_f16(tile.minima + g * kColumns).v;
+  out->scales = load_f16(tile.scales + g * kColumns);
+  if constexpr (F == WeightFormat::q4_1) out->minima = load_f16(tile.minima + g * kColumns);
 }
 
-// The same group unpacked in memory, for tiles that more rows use than registers can serve.
+// sum += one group of one row. Half a group's products and its origin cancel exactly to 2^e times an integer.
 template <WeightFormat F>
-OCTAVO_INLINE void expand_group(QuantTile tile, int32_t g, ExpandedGroup* out) {
-  GroupWeights w;
-  unpack_group<F>(tile, g, &w);
-#pragma GCC unroll 8
-  for (int i = 0; i < 8; i++) _mm512_store_si512(out->quants[i], w.quants[i]);
-  _mm512_store_ps(out->scales, w.scales);
-  if constexpr (F == WeightFormat::q4_1) _mm512_store_ps(out->minima, w.minima);
-}
-
-template <WeightFormat F>
-OCTAVO_INLINE void load_expanded(const ExpandedGroup* group, GroupWeights* out) {
-#pragma GCC unroll 8
-  for (int i = 0; i < 8; i++) out->quants[i] = _mm512_load_si512(group->quants[i]);
-  out->scales = _mm512_load_ps(group->scales);
-  if constexpr (F == WeightFormat::q4_1) out->minima = _mm512_load_ps(group->minima);
-}
-
-// acc += one group of one row. Half a group's products and its origin cancel exactly to 2^e times an integer.
-template <WeightFormat F>
-OCTAVO_INLINE __m512 add_group(const Int8Group* a, const GroupWeights& w, __m512 acc) {
+OCTAVO_INLINE f32x16 add_group(const Int8Group* a, const GroupWeights& w, f32x16 sum) {
   __m512 halves[2];
 #pragma GCC unroll 2
   for (int h = 0; h < 2; h++) {
@@ -77,9 +57,9 @@ OCTAVO_INLINE __m512 add_group(const Int8Group* a, const GroupWeights& w, __m512
   __m512 value = _mm512_add_ps(halves[0], halves[1]);
   if constexpr (F == WeightFormat::q8_0) value = _mm512_add_ps(value, _mm512_set1_ps(a->minus_128_sum));
   if constexpr (F == WeightFormat::q4_0) value = _mm512_add_ps(value, _mm512_set1_ps(a->minus_8_sum));
-  acc = _mm512_fmadd_ps(value, w.scales, acc);
-  if constexpr (F == WeightFormat::q4_1) acc = _mm512_fmadd_ps(w.minima, _mm512_set1_ps(a->sum), acc);
-  return acc;
+  sum = fma({value}, w.scales, sum);
+  if constexpr (F == WeightFormat::q4_1) sum = fma(w.minima, set1(a->sum), sum);
+  return sum;
 }
 
 // Where M rows are read, in a few registers: every fourth row, and the distances from it. Left alone, GCC keeps (and
@@ -89,12 +69,9 @@ struct RowCursor {
   const uint8_t* fourth[(M + 3) / 4];
   int64_t stride, three_strides;
 
-  OCTAVO_INLINE RowCursor at(const uint8_t* rows, int64_t stride) {
-    RowCursor cursor;
-    cursor.stride = stride;
-    cursor.three_strides = 3 * stride;
-    for (int r = 0; r < M; r += 4) cursor.fourth[r / 4] = rows + r * stride;
-    return cursor;
+  inline __attribute__((always_inline)) RowCursor(const uint8_t* rows, int64_t stride)
+      : stride(stride), three_strides(3 * stride) {
+    for (int r = 0; r < M; r += 4) fourth[r / 4] = rows + r * stride;
   }
   inline __attribute__((always_inline)) const Int8Group* row(int r) const {
     int64_t distance = r % 4 == 3 ? three_strides : r % 4 * stride;
@@ -110,28 +87,22 @@ struct RowCursor {
   }
 };
 
-// sums[r] += groups [begin, end) of row r. Weights come from the tile, or, if `expanded` is given, from there.
-template <WeightFormat F, int M, bool Expanded>
-__attribute__((noinline)) void int8_sums(QuantTile tile, const ExpandedGroup* expanded, int32_t begin, int32_t end,
-                             const uint8_t* rows, int64_t stride, float (*sums)[kColumns]) {
-  __m512 acc[M];
+template <WeightFormat F, int M>
+__attribute__((noinline)) void int8_block(const Int8Block& block) {
+  f32x16 sums[M];
 #pragma GCC unroll 16
-  for (int r = 0; r < M; r++) acc[r] = _mm512_load_ps(sums[r]);
-  RowCursor<M> cursor = RowCursor<M>::at((const uint8_t*)(groups_of(rows) + begin), stride);
-  for (int32_t g = begin; g < end; g++, cursor.advance()) {
+  for (int r = 0; r < M; r++) sums[r] = zero();
+  QuantTile tile = block.tile(F);
+  int32_t groups = block.groups();
+  RowCursor<M> cursor((const uint8_t*)groups_of(block.rows()), block.stride());
+  for (int32_t g = 0; g < groups; g++, cursor.advance()) {
+    if (block.first) block.prefetch(F, g);
     GroupWeights w;
-    if constexpr (Expanded) {
-      load_expanded<F>(expanded + g - begin, &w);
-    } else {
-      const uint8_t* ahead = tile.quants + g * group_bytes(F) + kPrefetchAhead;
-      for (int line = 0; line < group_bytes(F); line += 64) __builtin_prefetch(ahead + line);
-      unpack_group<F>(tile, g, &w);
-    }
+    load_group<F>(tile, g, &w);
 #pragma GCC unroll 16
-    for (int r = 0; r < M; r++) acc[r] = add_group<F>(cursor.row(r), w, acc[r]);
+    for (int r = 0; r < M; r++) sums[r] = add_group<F>(cursor.row(r), w, sums[r]);
   }
-#pragma GCC unroll 16
-  for (int r = 0; r < M; r++) _mm512_store_ps(sums[r], acc[r]);
+  finish_int8<M>(block, sums);
 }
 
 }  // namespace
