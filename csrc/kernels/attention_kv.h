@@ -79,11 +79,11 @@ constexpr int kChunksTogether = 1;
 // for granted in find_pages (vmovdqa), but lays a variable of this type at a multiple of 16 only.
 struct alignas(64) SpanPages {
   const uint8_t* key_piece[kSpan / 4];  // row 0 of each run of min(16, page_size) tokens
+  const uint8_t* value_unit[kSpan];     // row of each unit
   int64_t key_stride;                   // bytes between steps
   int pieces;                           // runs in a chunk: 1, 2 or 4
   int64_t key_to_value;                 // bytes from a K plane to its V plane
   bool fetch_values;                    // V is used once: fetch it while K is being read
-  const uint8_t* value_unit[kSpan];     // row of each unit
 };
 
 // Only blocks that hold a token of [begin, end) are looked up: earlier ones may have been freed (window), later ones do

@@ -15,12 +15,19 @@ void add_rows(const float* x, int64_t width, float* inout) {
   }
 }
 
+constexpr float kLog2E = 1.44269504088896341f;
+
+// a * sigmoid(x), given -x * log2(e).
+OCTAVO_INLINE f32x16 times_sigmoid(f32x16 a, f32x16 exponent) {
+  return div(a, add(set1(1.0f), exp2(min(exponent, set1(127.0f)))));
+}
+
 // out = gate * sigmoid(gate) * up.
 void silu_mul(const float* gate, const float* up, int64_t width, float* out) {
   for (int64_t i = 0; i < width; i += kLanes) {
     int n = int(min_i64(kLanes, width - i));
     f32x16 g = load_n(gate + i, n);
-    f32x16 active = div(g, add(set1(1.0f), exp(sub(zero(), g))));
+    f32x16 active = times_sigmoid(g, mul(g, set1(-kLog2E)));
     store_n(out + i, mul(active, load_n(up + i, n)), n);
   }
 }
@@ -31,8 +38,8 @@ void gelu_tanh_mul(const float* gate, const float* up, int64_t width, float* out
   for (int64_t i = 0; i < width; i += kLanes) {
     int n = int(min_i64(kLanes, width - i));
     f32x16 g = load_n(gate + i, n);
-    f32x16 minus_2u = mul(mul(g, set1(-1.5957691216057308f)), fma(mul(g, g), set1(0.044715f), set1(1.0f)));
-    f32x16 active = div(g, add(set1(1.0f), exp(minus_2u)));
+    f32x16 exponent = mul(mul(g, set1(-1.5957691216057308f * kLog2E)), fma(mul(g, g), set1(0.044715f), set1(1.0f)));
+    f32x16 active = times_sigmoid(g, exponent);
     store_n(out + i, mul(active, load_n(up + i, n)), n);
   }
 }

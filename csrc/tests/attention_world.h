@@ -106,15 +106,15 @@ struct World {
     args.block_stride = blocks;
   }
 
-  // Writes by the layout that kernels.h states, independently of rope_store.
-  void put_token(int seq, int blocks, int token) {
+  // Writes a token's random K and V, times `factor`, by the layout that kernels.h states, independently of rope_store.
+  void put_token(int seq, int blocks, int token, float factor = 1) {
     const KvLayout& kv = args.kv;
     int ps = kv.page_size, hd = kv.head_dim, slot = token % ps;
     uint8_t* layer = kv.base + block_table[seq * blocks + token / ps] * kv.page_bytes + 1 * kv.layer_bytes;
     for (int which = 0; which < 2; which++)
       for (int h = 0; h < kv.kv_heads; h++)
         for (int d = 0; d < hd; d++) {
-          float value = element(sequences[seq].seed, which, token, h, d);
+          float value = factor * element(sequences[seq].seed, which, token, h, d);
           int64_t plane = int64_t(which * kv.kv_heads + h) * hd * ps;
           int64_t f32_at = which == 0 ? int64_t(d) * ps + slot : int64_t(slot) * hd + d;
           int64_t bf16_at = which == 0 ? (int64_t(d / 2) * ps + slot) * 2 + d % 2 : (int64_t(slot / 2) * hd + d) * 2 + slot % 2;
