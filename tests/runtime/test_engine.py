@@ -9,13 +9,14 @@ import pytest
 from tests.oracle.harness import generate
 from tests.oracle.tiny import MODELS, write_folder
 
+import octavo
 from octavo.backends.ops import Batch, Sampled
 from octavo.config import EngineConfig
 from octavo.engine.params import SamplingParams
 from octavo.engine.request import Finish, Request
 from octavo.runtime.build import build_engine
 from octavo.runtime.engine import Engine
-from octavo.runtime.facts import fingerprint
+from octavo.runtime.facts import build_identity, fingerprint
 
 
 @pytest.fixture(scope="module")
@@ -145,6 +146,13 @@ def test_fingerprint_leaves_threads_out() -> None:
     facts = {"isa": "avx2", "threads": "2"}
     assert fingerprint("1", "w", "f32", facts) == fingerprint("1", "w", "f32", {**facts, "threads": "8"})
     assert fingerprint("1", "w", "f32", facts) != fingerprint("1", "w", "f32", {**facts, "isa": "generic"})
+
+
+def test_builds_are_told_apart() -> None:
+    assert build_identity() == build_identity()
+    assert build_identity().startswith(f"{octavo.__version__} ")
+    facts = {"isa": "avx2"}
+    assert fingerprint("1 ab", "w", "f32", facts) != fingerprint("1 cd", "w", "f32", facts)
 
 
 def test_phases_are_reported_in_order(model: Path) -> None:

@@ -9,7 +9,6 @@ from typing import Literal
 
 import numpy as np
 
-from octavo import __version__
 from octavo.backends.ops import Backend, KvSpec, Plan, PlanLimits, UnsupportedError
 from octavo.config import EngineConfig
 from octavo.engine.params import SamplingParams
@@ -22,7 +21,7 @@ from octavo.models.spec import DecoderSpec
 from octavo.runtime.cgroup import default_threads, memory_room
 from octavo.runtime.engine import Engine
 from octavo.runtime.executor import Executor
-from octavo.runtime.facts import EngineFacts, fingerprint
+from octavo.runtime.facts import EngineFacts, build_identity, fingerprint
 from octavo.runtime.sizing import Demand, Sizes, choose_sizes
 
 _logger = logging.getLogger(__name__)
@@ -167,7 +166,7 @@ def _facts(model: LoadedModel, config: EngineConfig, backend: Backend, kv: KvSpe
         num_pages=sizes.num_pages,
         page_size=config.page_size,
         kv_bytes_per_token=kv.bytes_per_token,
-        fingerprint=fingerprint(__version__, model.identity, kv.dtype, backend.facts),
+        fingerprint=fingerprint(build_identity(), model.identity, kv.dtype, backend.facts),
         texts={**backend.facts, "kv": kv.dtype, "architecture": model.spec.architecture, "sizes": sizes.reason},
     )
 
