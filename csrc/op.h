@@ -16,19 +16,38 @@ constexpr int32_t kOpKinds = 9;
 constexpr const char* kOpNames[kOpKinds] = {"embed",     "rows",  "linear", "rope_table", "rope_and_store",
                                             "attention", "merge", "head",   "sample"};
 
-struct StageList {
-  std::vector<Stage> stages;
-  std::vector<OpKind> kinds;
-
+// The stages of one step, in order.
+class StageList {
+ public:
   void add(OpKind kind, Stage stage) {
     if (stage.items == 0) return;
-    stages.push_back(stage);
-    kinds.push_back(kind);
+    stages_.push_back(stage);
+    kinds_.push_back(kind);
+  }
+  // The same, for a stage that reads [begin, end) of the weights: stages since the last such one fetch it ahead.
+  void add(OpKind kind, Stage stage, const uint8_t* begin, const uint8_t* end) {
+    int64_t bytes = std::min<int64_t>(end - begin, kAheadBytes);
+    for (; ahead_ < stages_.size(); ahead_++) {
+      stages_[ahead_].ahead = begin;
+      stages_[ahead_].ahead_bytes = bytes;
+    }
+    add(kind, stage);
   }
   void clear() {
-    stages.clear();
-    kinds.clear();
+    stages_.clear();
+    kinds_.clear();
+    ahead_ = 0;
   }
+  const std::vector<Stage>& stages() const { return stages_; }
+  OpKind kind(size_t stage) const { return kinds_[stage]; }
+
+ private:
+  // What a thread may fetch while it waits: a share of a core's second-level cache.
+  static constexpr int64_t kAheadBytes = 384 << 10;
+
+  std::vector<Stage> stages_;
+  std::vector<OpKind> kinds_;
+  size_t ahead_ = 0;  // stages before this one know what to fetch
 };
 
 class Op {

@@ -68,7 +68,9 @@ LinearOp::LinearOp(const KernelTable& kernels, int32_t threads, PreparedRows inp
 
 void LinearOp::stage(const Step& step, StageList& out) {
   if (step.tokens_count != cut_.rows()) cut_ = LinearCut(weights_, input_, step.tokens_count, threads_);
-  out.add(OpKind::linear, stage_of(this, cut_.items()));
+  const PackedWeight &first = weights_.front(), &last = weights_.back();
+  const uint8_t* end = last.tiles + ceil_div(last.n, kColumns) * last.tile_bytes;
+  out.add(OpKind::linear, stage_of(this, cut_.items()), first.tiles, end);
 }
 
 void LinearOp::item(int32_t item, int32_t) noexcept {

@@ -287,11 +287,11 @@ int32_t Plan::run(const Step& step, const StepResults& results) {
   stages_.clear();
   for (const std::unique_ptr<Op>& op : ops_) op->stage(step, stages_);
   if (profiling_) {
-    std::vector<StageTime> times(stages_.stages.size());
-    pool_->run(stages_.stages, times.data());
+    std::vector<StageTime> times(stages_.stages().size());
+    pool_->run(stages_.stages(), times.data());
     account(times);
   } else {
-    pool_->run(stages_.stages);
+    pool_->run(stages_.stages());
   }
   int32_t most = -1;
   for (int32_t r = 0; r < step.outputs; r++) {
@@ -303,7 +303,7 @@ int32_t Plan::run(const Step& step, const StepResults& results) {
 
 void Plan::account(const std::vector<StageTime>& times) {
   for (size_t i = 0; i < times.size(); i++) {
-    Seconds& seconds = seconds_[int(stages_.kinds[i])];
+    Seconds& seconds = seconds_[int(stages_.kind(i))];
     seconds.stages++;
     seconds.total_ns += times[i].total_ns;
     seconds.wait_ns += times[i].wait_ns;

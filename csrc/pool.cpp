@@ -91,12 +91,25 @@ void ThreadPool::run_part(std::span<const Stage> stages, StageTime* times) {
   if (generation == 0) generation = 1;  // 0 marks slots that never ran
   for (size_t i = 0; i < stages.size(); i++) {
     slots_[i].stage = stages[i];
+    slots_[i].ahead_end.store(stages[i].ahead + stages[i].ahead_bytes, std::memory_order_relaxed);
+    slots_[i].ahead.store(stages[i].ahead, std::memory_order_relaxed);
     slots_[i].done.store(0, std::memory_order_relaxed);
     slots_[i].claim.store(pack_claim(generation, stages[i].items), std::memory_order_release);
   }
   generation_.store(generation, std::memory_order_release);
   generation_.notify_all();
   for (size_t i = 0; i < stages.size(); i++) pass_stage(slots_[i], generation, 0, times ? times + i : nullptr);
+}
+
+// Asks for a little more of what the next stages read. False if there is nothing more to ask for.
+bool ThreadPool::fetch_ahead(Slot& slot) {
+  constexpr int64_t kPiece = 1024, kLine = 64;
+  const uint8_t* end = slot.ahead_end.load(std::memory_order_relaxed);
+  const uint8_t* at = slot.ahead.load(std::memory_order_relaxed);
+  if (at >= end) return false;
+  at = slot.ahead.fetch_add(kPiece, std::memory_order_relaxed);
+  for (int64_t i = 0; i < kPiece; i += kLine) __builtin_prefetch(at + i, 0, 2);
+  return true;
 }
 
 // Runs items of one stage until all are done. False if the stage does not belong to that run (any more).
@@ -114,7 +127,7 @@ bool ThreadPool::pass_stage(Slot& slot, uint32_t generation, int32_t thread, Sta
       }
     } else if (slot.done.load(std::memory_order_acquire) == items_of(claim)) {
       break;
-    } else {
+    } else if (!fetch_ahead(slot)) {
       backoff.pause();
     }
   }

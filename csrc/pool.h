@@ -12,10 +12,14 @@ namespace octavo {
 
 // `items` independent pieces of work; any thread may run any of them, each is run once. `run` must not throw.
 // `thread` is 0 .. threads - 1 and belongs to one running item at a time: it indexes per-thread scratch memory.
+//
+// `ahead` is memory that a later stage reads: a thread that has nothing left to do but wait fetches it into its cache.
 struct Stage {
   void (*run)(void* context, int32_t item, int32_t thread) noexcept;
   void* context;
   int32_t items;
+  const uint8_t* ahead = nullptr;
+  int64_t ahead_bytes = 0;
 };
 
 // Time the calling thread saw, per stage, in nanoseconds; `wait` is the part in which it had no item to run.
@@ -51,10 +55,15 @@ class ThreadPool {
     std::atomic<uint64_t> claim{0};
     std::atomic<int32_t> done{0};
     Stage stage{};
+    // Where waiting threads are in `ahead`. Atomic but otherwise unguarded: a late thread may fetch for the wrong run,
+    // which is slow at worst.
+    alignas(64) std::atomic<const uint8_t*> ahead{nullptr};
+    std::atomic<const uint8_t*> ahead_end{nullptr};
   };
   static constexpr int32_t kSlots = 1024;  // longer lists are run in parts
 
   void run_part(std::span<const Stage> stages, StageTime* times);
+  static bool fetch_ahead(Slot& slot);
   bool pass_stage(Slot& slot, uint32_t generation, int32_t thread, StageTime* time);
   void worker(int32_t thread);
   void stop();
