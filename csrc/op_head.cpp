@@ -26,13 +26,16 @@ void HeadOp::stage(const Step& step, StageList& out) {
     LinearArgs linear = {&args_.weight, input, nullptr, args_.logits.data, args_.logits.stride, false};
     blocks_.push_back({this, begin, rows, LinearCut({args_.weight}, input, rows, threads_), linear});
   }
+  int64_t tiles = (args_.weight.n + 15) / 16;
   for (Block& block : blocks_) {
-    out.add(OpKind::head, {[](void* b, int32_t item, int32_t) noexcept {
-                             static_cast<Block*>(b)->head->multiply(*static_cast<Block*>(b), item);
-                           }, &block, block.cut.items()});
-    out.add(OpKind::sample, {[](void* b, int32_t item, int32_t thread) noexcept {
-                               static_cast<Block*>(b)->head->draw(*static_cast<Block*>(b), item, thread);
-                             }, &block, block.rows});
+    Stage multiply = {[](void* b, int32_t item, int32_t) noexcept {
+                        static_cast<Block*>(b)->head->multiply(*static_cast<Block*>(b), item);
+                      }, &block, block.cut.items()};
+    out.add(OpKind::head, multiply, args_.weight.tiles, args_.weight.tiles + args_.weight.tile_bytes * tiles);
+    Stage draw = {[](void* b, int32_t item, int32_t thread) noexcept {
+                    static_cast<Block*>(b)->head->draw(*static_cast<Block*>(b), item, thread);
+                  }, &block, block.rows};
+    out.add(OpKind::sample, draw);
   }
 }
 

@@ -22,6 +22,16 @@ double tile_ns(const PackedWeight& weight, ActivationKind kind, int32_t rows) {
 
 int32_t ceil_div(int64_t a, int64_t b) { return int32_t((a + b - 1) / b); }
 
+// Where the matrices end that lie one behind the other from the first on.
+const uint8_t* end_of_run(const std::vector<PackedWeight>& weights) {
+  const uint8_t* end = weights.front().tiles;
+  for (const PackedWeight& weight : weights) {
+    if (weight.tiles < end || weight.tiles - end >= 64) break;
+    end = weight.tiles + ceil_div(weight.n, kColumns) * weight.tile_bytes;
+  }
+  return end;
+}
+
 }  // namespace
 
 LinearCut::LinearCut(const std::vector<PackedWeight>& weights, const PreparedRows& input, int32_t rows, int32_t threads)
@@ -68,9 +78,7 @@ LinearOp::LinearOp(const KernelTable& kernels, int32_t threads, PreparedRows inp
 
 void LinearOp::stage(const Step& step, StageList& out) {
   if (step.tokens_count != cut_.rows()) cut_ = LinearCut(weights_, input_, step.tokens_count, threads_);
-  const PackedWeight &first = weights_.front(), &last = weights_.back();
-  const uint8_t* end = last.tiles + ceil_div(last.n, kColumns) * last.tile_bytes;
-  out.add(OpKind::linear, stage_of(this, cut_.items()), first.tiles, end);
+  out.add(OpKind::linear, stage_of(this, cut_.items()), weights_.front().tiles, end_of_run(weights_));
 }
 
 void LinearOp::item(int32_t item, int32_t) noexcept {

@@ -19,14 +19,15 @@ struct Scratch {
   float* logit;    // [padded] after masks, bias and penalties
   float* weight;   // [padded]
   int32_t* id;     // [padded]
+  uint32_t* key;   // [padded]
 };
 
 OCTAVO_INLINE Scratch scratch_of(uint8_t* memory, int32_t vocab) {
   int64_t n = padded(vocab);
-  return {(float*)memory, (float*)memory + n, (int32_t*)memory + 2 * n};
+  return {(float*)memory, (float*)memory + n, (int32_t*)memory + 2 * n, (uint32_t*)memory + 3 * n};
 }
 
-int64_t sample_scratch_bytes(int32_t vocab) { return int64_t(padded(vocab)) * 12; }
+int64_t sample_scratch_bytes(int32_t vocab) { return int64_t(padded(vocab)) * 16; }
 
 // The largest value; NaN counts as minus infinity.
 float largest_of(const float* logits, int32_t vocab) {
@@ -191,7 +192,7 @@ int32_t choose(const float* logits, int32_t vocab, const SampleRow& row, Scratch
   double u = uniform(params.seed, params.choice, row.position);
   if (!by_rank && params.top_p >= 1.0f && params.min_p <= 0.0f)
     return draw_any(scratch.weight, vocab, block_sums, total, u);
-  Candidates candidates = {logit, scratch.weight, scratch.id, 0};
+  Candidates candidates = {logit, scratch.weight, scratch.id, scratch.key, 0};
   keep(params, vocab, total, candidates);
   return draw_candidate(candidates, u);
 }

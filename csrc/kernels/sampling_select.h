@@ -1,9 +1,9 @@
 // Top-k, top-p and min-p without sorting the vocabulary.
 //
-// Ranks order ids by logit descending, ties to the lower id. A rank cut-off is found by radix selection: four passes
-// over eight bits each of the logits' order-preserving integer keys, summing per bin either 1 (top-k) or the weight
-// (top-p), and descending into the bin in which the sum reaches its target. Only ids that a cheap bound can't rule out
-// are looked at.
+// Ranks order ids by logit descending, ties to the lower id. A rank cut-off is found by radix selection over the logits'
+// order-preserving integer keys: 256 bins over the range that is still in question sum either 1 (top-k) or the weight
+// (top-p) of each id; the bin in which the sum reaches its target is the next range. Only ids that a cheap bound can't
+// rule out are looked at.
 #pragma once
 #include "../simd.h"
 
@@ -16,6 +16,7 @@ struct Candidates {
   const float* logit;
   const float* weight;  // exp((logit - max) / temperature); the largest is 1
   int32_t* id;
+  uint32_t* key;        // order_key of each one's logit
   int32_t count;
 };
 
@@ -23,6 +24,9 @@ struct Candidates {
 OCTAVO_INLINE uint32_t order_key(float x) {
   uint32_t u = float_to_bits(x + 0.0f);
   return u & 0x80000000u ? ~u : u | 0x80000000u;
+}
+OCTAVO_INLINE float value_of_key(uint32_t key) {
+  return bits_to_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
 }
 
 // Everything ranked above the id where a running sum by rank reaches its target, and of that id's ties the first ones.
@@ -32,50 +36,55 @@ struct CutOff {
   double target;
 };
 
-OCTAVO_INLINE double amount_of(const Candidates& c, int32_t id, bool by_weight) {
-  return by_weight ? double(c.weight[id]) : 1.0;
+OCTAVO_INLINE double amount_of(const Candidates& c, int32_t i, bool by_weight) {
+  return by_weight ? double(c.weight[c.id[i]]) : 1.0;
+}
+
+// The highest bin at which the sum from the top reaches the target; `above` becomes the sum over the bins above it.
+// Rounding may leave the sum of all bins just under the target: then it is the lowest bin that holds anything.
+int find_bin(const double* bins, double target, double* above) {
+  int lowest = 255;
+  double sum = *above;
+  for (int bin = 255; bin >= 0; bin--) {
+    if (!(bins[bin] > 0.0)) continue;
+    lowest = bin;
+    *above = sum;
+    sum += bins[bin];
+    if (sum >= target) break;
+  }
+  return lowest;
 }
 
 CutOff find_cut_off(const Candidates& c, bool by_weight, double target) {
-  CutOff cut = {0, 0.0, target};
-  uint32_t known = 0;  // bits of cut.key that are settled
-  for (int shift = 24; shift >= 0; shift -= 8) {
-    double bins[256] = {};
-    for (int32_t i = 0; i < c.count; i++) {
-      uint32_t key = order_key(c.logit[c.id[i]]);
-      if ((key & known) == cut.key) bins[key >> shift & 255] += amount_of(c, c.id[i], by_weight);
-    }
-    // Rounding may leave the sum of all bins just under the target: then the lowest bin that holds anything is it.
-    int bin = 255, lowest = 255;
-    double above = cut.above;
-    for (; bin >= 0; bin--) {
-      if (bins[bin] > 0.0) lowest = bin;
-      if (bins[bin] > 0.0 && above + bins[bin] >= target) break;
-      above += bins[bin];
-    }
-    if (bin < 0) {
-      bin = lowest;
-      above -= bins[bin];
-    }
-    cut.above = above;
-    cut.key |= uint32_t(bin) << shift;
-    known |= 255u << shift;
+  uint32_t low = 0xffffffffu, high = 0;
+  for (int32_t i = 0; i < c.count; i++) {
+    low = c.key[i] < low ? c.key[i] : low;
+    high = c.key[i] > high ? c.key[i] : high;
   }
-  return cut;
+  double above = 0.0;
+  while (low < high) {
+    int shift = max_int(0, 24 - __builtin_clz(high - low));
+    double bins[256] = {};
+    for (int32_t i = 0; i < c.count; i++)
+      if (c.key[i] >= low && c.key[i] <= high) bins[(c.key[i] - low) >> shift] += amount_of(c, i, by_weight);
+    low += uint32_t(find_bin(bins, target, &above)) << shift;
+    uint32_t end = low + ((1u << shift) - 1u);
+    high = end < high ? end : high;
+  }
+  return {low, above, target};
 }
 
 void apply_cut_off(Candidates& c, bool by_weight, CutOff cut) {
   double sum = cut.above;
   int32_t kept = 0;
   for (int32_t i = 0; i < c.count; i++) {
-    int32_t id = c.id[i];
-    uint32_t key = order_key(c.logit[id]);
-    if (key < cut.key) continue;
-    if (key == cut.key) {
+    if (c.key[i] < cut.key) continue;
+    if (c.key[i] == cut.key) {
       if (sum >= cut.target) continue;
-      sum += amount_of(c, id, by_weight);
+      sum += amount_of(c, i, by_weight);
     }
-    c.id[kept++] = id;
+    c.id[kept] = c.id[i];
+    c.key[kept++] = c.key[i];
   }
   c.count = kept;
 }
@@ -86,6 +95,7 @@ void collect(Candidates& c, const float* values, int32_t vocab, float bound) {
   for (int32_t i = 0; i < vocab; i += kLanes)
     for (uint32_t mask = mask_ge(load(values + i), set1(bound)); mask; mask &= mask - 1)
       c.id[c.count++] = i + __builtin_ctz(mask);
+  for (int32_t i = 0; i < c.count; i++) c.key[i] = order_key(c.logit[c.id[i]]);
 }
 
 // A value that at least `k` logits reach. The k-th largest of 256 maxima over disjoint sets of logits is one; above
@@ -100,11 +110,11 @@ float top_k_bound(const float* logit, int32_t vocab, int32_t k) {
     best[j] = max(best[j], load(logit + i));
   }
   float maxima[kSets];
-  int32_t ids[kSets];
+  uint32_t keys[kSets];
   for (int j = 0; j < kSets / kLanes; j++) store(maxima + j * kLanes, best[j]);
-  for (int j = 0; j < kSets; j++) ids[j] = j;
-  CutOff cut = find_cut_off({maxima, nullptr, ids, kSets}, false, double(k));
-  float bound = bits_to_float(cut.key & 0x80000000u ? cut.key & 0x7fffffffu : ~cut.key);
+  for (int j = 0; j < kSets; j++) keys[j] = order_key(maxima[j]);
+  CutOff cut = find_cut_off({nullptr, nullptr, nullptr, keys, kSets}, false, double(k));
+  float bound = value_of_key(cut.key);
   return bound >= -3.4028235e38f ? bound : -3.4028235e38f;
 }
 

@@ -56,7 +56,9 @@ void test_stages_in_order(int threads, int stages, int items) {
   std::vector<int64_t> a(size_t(items), 0), b(size_t(items), 0);
   Shifted even{&a, &b}, odd{&b, &a};
   std::vector<Stage> list;
-  for (int i = 0; i < stages; i++) list.push_back({shift, i % 2 ? (void*)&odd : (void*)&even, items});
+  uint8_t ahead[3000] = {};  // what is fetched ahead changes nothing
+  for (int i = 0; i < stages; i++)
+    list.push_back({shift, i % 2 ? (void*)&odd : (void*)&even, items, ahead, int64_t(sizeof ahead)});
   for (int round = 1; round <= 3; round++) {
     pool.run(list);
     if (stages % 2) std::swap(a, b);
