@@ -1,5 +1,6 @@
 // Linear layers: out = x W^T (+ bias) (+ out), for every weight format and kind of activation.
 #include "../levels.h"
+#include "linear_float.h"
 #include "linear_int8.h"
 #include "linear_pack.h"
 #include "linear_prepare.h"
@@ -8,58 +9,33 @@ namespace octavo {
 namespace OCTAVO_LEVEL {
 namespace {
 
-bool combination_exists(WeightFormat format, ActivationKind activation) {
-  if (activation == ActivationKind::f32) return true;
-  return activation == ActivationKind::int8 ? is_quantised(format) : format == WeightFormat::bf16;
+typedef void (*LinearFn)(const LinearArgs&, int32_t tile_begin, int32_t tile_end, int32_t row_begin, int32_t row_end);
+
+// The kernel of a combination, or null if there is none. Quantised weights take int8 or f32, bf16 weights bf16 or f32,
+// the others f32.
+LinearFn kernel_of(WeightFormat format, ActivationKind activation) {
+  using W = WeightFormat;
+  using A = ActivationKind;
+  if (activation == A::bf16) return format == W::bf16 ? float_linear<W::bf16, A::bf16> : nullptr;
+  bool int8 = activation == A::int8;
+  switch (format) {
+    case W::f32: return int8 ? nullptr : float_linear<W::f32, A::f32>;
+    case W::f16: return int8 ? nullptr : float_linear<W::f16, A::f32>;
+    case W::bf16: return int8 ? nullptr : float_linear<W::bf16, A::f32>;
+    case W::q8_0: return int8 ? int8_linear<W::q8_0> : float_linear<W::q8_0, A::f32>;
+    case W::q4_0: return int8 ? int8_linear<W::q4_0> : float_linear<W::q4_0, A::f32>;
+    case W::q4_1: return int8 ? int8_linear<W::q4_1> : float_linear<W::q4_1, A::f32>;
+  }
+  return nullptr;
 }
 
 int64_t packed_tile_bytes(WeightFormat format, ActivationKind activation, int32_t k) {
-  if (!combination_exists(format, activation) || (is_quantised(format) && k % kGroup)) return 0;
-  return tile_bytes_of(format, k);
-}
-
-f32x16 weights_at(WeightFormat format, const uint8_t* tile, int32_t k, int32_t i) {
-  float w[kColumns];
-  QuantTile parts = quant_tile(format, tile, k);
-  switch (format) {
-    case WeightFormat::f32: return load((const float*)tile + int64_t(i) * kColumns);
-    case WeightFormat::f16: return load_f16((const uint16_t*)tile + int64_t(i) * kColumns);
-    case WeightFormat::bf16:
-      for (int c = 0; c < kColumns; c++)
-        w[c] = bf16_to_f32(((const uint16_t*)tile)[(int64_t(i / 2) * kColumns + c) * 2 + i % 2]);
-      break;
-    default:
-      for (int c = 0; c < kColumns; c++) w[c] = quantised_element(format, parts, c, i);
-  }
-  return load(w);
-}
-
-f32x16 float_columns(WeightFormat format, const uint8_t* tile, int32_t k, ActivationKind kind, const uint8_t* row) {
-  f32x16 acc = zero();
-  for (int32_t i = 0; i < k; i++) {
-    float x = kind == ActivationKind::bf16 ? bf16_to_f32(((const uint16_t*)row)[i]) : ((const float*)row)[i];
-    acc = fma(weights_at(format, tile, k, i), set1(x), acc);
-  }
-  return acc;
-}
-
-void float_linear(const LinearArgs& args, int32_t tile_begin, int32_t tile_end, int32_t row_begin, int32_t row_end) {
-  const PackedWeight& weight = *args.weight;
-  for (int32_t t = tile_begin; t < tile_end; t++)
-    for (int32_t r = row_begin; r < row_end; r++)
-      Finisher(args, t, r).write_next(float_columns(weight.format, tile_of(args, t), weight.k, args.input.kind, row_of(args, r)));
+  bool whole_groups = !is_quantised(format) || k % kGroup == 0;
+  return kernel_of(format, activation) && whole_groups ? tile_bytes_of(format, k) : 0;
 }
 
 void linear(const LinearArgs& args, int32_t tile_begin, int32_t tile_end, int32_t row_begin, int32_t row_end) {
-  auto* run = float_linear;
-  if (args.input.kind == ActivationKind::int8) {
-    switch (args.weight->format) {
-      case WeightFormat::q8_0: run = int8_linear<WeightFormat::q8_0>; break;
-      case WeightFormat::q4_0: run = int8_linear<WeightFormat::q4_0>; break;
-      default: run = int8_linear<WeightFormat::q4_1>;
-    }
-  }
-  run(args, tile_begin, tile_end, row_begin, row_end);
+  kernel_of(args.weight->format, args.input.kind)(args, tile_begin, tile_end, row_begin, row_end);
 }
 
 }  // namespace

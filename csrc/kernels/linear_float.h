@@ -1,0 +1,207 @@
+// Weights x f32 or bf16 activations: f32 sums over ascending k, one chain per output element.
+//
+// A weight is turned to f32 in registers, once for all rows of a block (bf16 pairs go into vdpbf16ps as they are where
+// the level has it). With few rows the chains of several tiles run side by side to fill the FMA pipes; that changes which
+// elements are computed together, never how one of them is.
+#pragma once
+#include "linear_finish.h"
+
+namespace octavo {
+namespace OCTAVO_LEVEL {
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int kFloatRows = 16;
+#elif defined(__AVX2__)
+constexpr int kFloatRows = 4;
+#else
+constexpr int kFloatRows = 2;
+#endif
+constexpr int kChains = 4;  // wanted at least
+
+// Sums of M rows x T tiles on their way.
+template <int M, int T>
+struct FloatBlock {
+  const uint8_t* tiles[T];
+  const uint8_t* rows[M];
+  int32_t k;
+  f32x16 sums[T][M];
+
+  inline __attribute__((always_inline)) FloatBlock(const LinearArgs& args, int32_t tile, int32_t row) : k(args.weight->k) {
+#pragma GCC unroll 4
+    for (int t = 0; t < T; t++) tiles[t] = tile_of(args, tile + t);
+#pragma GCC unroll 16
+    for (int r = 0; r < M; r++) rows[r] = row_of(args, row + r);
+#pragma GCC unroll 4
+    for (int t = 0; t < T; t++)
+#pragma GCC unroll 16
+      for (int r = 0; r < M; r++) sums[t][r] = zero();
+  }
+  // sums += w * x[i] for one tile.
+  inline __attribute__((always_inline)) void add(int t, f32x16 w, int32_t i) {
+#pragma GCC unroll 16
+    for (int r = 0; r < M; r++) sums[t][r] = fma(w, set1(((const float*)rows[r])[i]), sums[t][r]);
+  }
+  inline __attribute__((always_inline)) void finish(const LinearArgs& args, int32_t tile, int32_t row) const {
+#pragma GCC unroll 4
+    for (int t = 0; t < T; t++) {
+      Finisher finisher(args, tile + t, row);
+#pragma GCC unroll 16
+      for (int r = 0; r < M; r++) finisher.write_next(sums[t][r]);
+    }
+  }
+};
+
+template <WeightFormat F, int M, int T>
+OCTAVO_INLINE void multiply_plain(FloatBlock<M, T>& block) {
+  for (int32_t i = 0; i < block.k; i++)
+#pragma GCC unroll 4
+    for (int t = 0; t < T; t++) {
+      if constexpr (F == WeightFormat::f32) block.add(t, load((const float*)block.tiles[t] + int64_t(i) * kColumns), i);
+      else block.add(t, load_f16((const uint16_t*)block.tiles[t] + int64_t(i) * kColumns), i);
+    }
+}
+
+// The low and the high half of 32-bit lanes that hold a pair of bf16, as f32.
+OCTAVO_INLINE f32x16 first_of_pairs(const uint8_t* p) {
+#if defined(__AVX512F__)
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(p), 16))};
+#elif defined(__AVX2__)
+  const __m256i* v = (const __m256i*)p;
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256(v), 16)),
+          _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256(v + 1), 16))};
+#else
+  i32v v;
+  memcpy(&v, p, sizeof v);
+  return {(f32v)(v << 16)};
+#endif
+}
+OCTAVO_INLINE f32x16 second_of_pairs(const uint8_t* p) {
+#if defined(__AVX512F__)
+  return {_mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(p), _mm512_set1_epi32(-65536)))};
+#elif defined(__AVX2__)
+  const __m256i* v = (const __m256i*)p;
+  __m256i mask = _mm256_set1_epi32(-65536);
+  return {_mm256_castsi256_ps(_mm256_and_si256(_mm256_loadu_si256(v), mask)),
+          _mm256_castsi256_ps(_mm256_and_si256(_mm256_loadu_si256(v + 1), mask))};
+#else
+  i32v v;
+  memcpy(&v, p, sizeof v);
+  return {(f32v)(v & -65536)};
+#endif
+}
+
+template <int M, int T>
+OCTAVO_INLINE void multiply_bf16_f32(FloatBlock<M, T>& block) {
+  for (int32_t i = 0; i < block.k; i += 2)
+#pragma GCC unroll 4
+    for (int t = 0; t < T; t++) {
+      const uint8_t* pairs = block.tiles[t] + int64_t(i) * kColumns * 2;
+      block.add(t, first_of_pairs(pairs), i);
+      if (i + 1 < block.k) block.add(t, second_of_pairs(pairs), i + 1);
+    }
+}
+
+// sums += both products of a pair; odd k is padded with zeros on both sides.
+template <int M, int T>
+OCTAVO_INLINE void multiply_bf16_bf16(FloatBlock<M, T>& block) {
+  for (int32_t i = 0; i < block.k; i += 2)
+#pragma GCC unroll 4
+    for (int t = 0; t < T; t++) {
+      const uint8_t* pairs = block.tiles[t] + int64_t(i) * kColumns * 2;
+#pragma GCC unroll 16
+      for (int r = 0; r < M; r++) {
+        uint32_t x;
+        memcpy(&x, block.rows[r] + int64_t(i) * 2, 4);
+        f32x16& sum = block.sums[t][r];
+#if defined(__AVX512BF16__)
+        sum.v = _mm512_dpbf16_ps(sum.v, (__m512bh)_mm512_loadu_si512(pairs), (__m512bh)_mm512_set1_epi32(int(x)));
+#else
+        sum = fma(first_of_pairs(pairs), set1(bits_to_float(x << 16)), sum);
+        sum = fma(second_of_pairs(pairs), set1(bits_to_float(x & 0xffff0000u)), sum);
+#endif
+      }
+    }
+}
+
+// Byte b of each 32-bit lane, or its low or high nibble, as f32.
+template <WeightFormat F>
+OCTAVO_INLINE f32x16 quant_to_f32(const uint8_t* vector, int b, bool high) {
+  int shift = 8 * b + (high ? 4 : 0), mask = F == WeightFormat::q8_0 ? 255 : 15;
+#if defined(__AVX512F__)
+  __m512i q = _mm512_and_si512(_mm512_srli_epi32(_mm512_loadu_si512(vector), unsigned(shift)), _mm512_set1_epi32(mask));
+  return {_mm512_cvtepi32_ps(q)};
+#elif defined(__AVX2__)
+  __m256i m = _mm256_set1_epi32(mask);
+  const __m256i* v = (const __m256i*)vector;
+  return {_mm256_cvtepi32_ps(_mm256_and_si256(_mm256_srli_epi32(_mm256_loadu_si256(v), shift), m)),
+          _mm256_cvtepi32_ps(_mm256_and_si256(_mm256_srli_epi32(_mm256_loadu_si256(v + 1), shift), m))};
+#else
+  i32v v;
+  memcpy(&v, vector, sizeof v);
+  return to_f32({(v >> shift) & mask});  // the sign bits that an arithmetic shift brings in are masked off
+#endif
+}
+
+// d * (q - zero), or d * q + m: the very value of gather_row.
+template <WeightFormat F>
+OCTAVO_INLINE f32x16 weight_of(f32x16 q, f32x16 d, f32x16 m) {
+  if constexpr (F == WeightFormat::q4_1) return fma(d, q, m);
+  return mul(d, sub(q, set1(F == WeightFormat::q8_0 ? 128.0f : 8.0f)));
+}
+
+template <WeightFormat F, int M, int T>
+OCTAVO_INLINE void multiply_quantised(FloatBlock<M, T>& block) {
+  constexpr int vectors = F == WeightFormat::q8_0 ? 8 : 4;
+  for (int32_t g = 0; g < block.k / kGroup; g++) {
+    f32x16 d[T], m[T];
+    const uint8_t* quants[T];
+    for (int t = 0; t < T; t++) {
+      QuantTile parts = quant_tile(F, block.tiles[t], block.k);
+      quants[t] = parts.quants + g * quant_bytes(F);
+      d[t] = load_f16(parts.scales + g * kColumns);
+      m[t] = F == WeightFormat::q4_1 ? load_f16(parts.minima + g * kColumns) : zero();
+    }
+    for (int i = 0; i < 8; i++)
+#pragma GCC unroll 4
+      for (int b = 0; b < 4; b++)
+#pragma GCC unroll 4
+        for (int t = 0; t < T; t++) {
+          f32x16 q = quant_to_f32<F>(quants[t] + 64 * (i % vectors), b, i >= vectors);
+          block.add(t, weight_of<F>(q, d[t], m[t]), g * kGroup + 4 * i + b);
+        }
+  }
+}
+
+template <WeightFormat F, ActivationKind A, int M, int T>
+__attribute__((noinline)) void float_block(const LinearArgs& args, int32_t tile, int32_t row) {
+  FloatBlock<M, T> block(args, tile, row);
+  if constexpr (is_quantised(F)) multiply_quantised<F>(block);
+  else if constexpr (F != WeightFormat::bf16) multiply_plain<F>(block);
+  else if constexpr (A == ActivationKind::bf16) multiply_bf16_bf16(block);
+  else multiply_bf16_f32(block);
+  block.finish(args, tile, row);
+}
+
+// Rows in blocks of M, what is left in smaller ones.
+template <WeightFormat F, ActivationKind A, int M = kFloatRows>
+void float_rows(const LinearArgs& args, int32_t tile_begin, int32_t tile_end, int32_t row, int32_t row_end) {
+  constexpr int T = M < kChains ? kChains / M : 1;
+  int32_t blocks_end = row + (row_end - row) / M * M, t = tile_begin;
+  for (; t + T <= tile_end; t += T)
+    for (int32_t r = row; r < blocks_end; r += M) float_block<F, A, M, T>(args, t, r);
+  if constexpr (T > 1)
+    for (; t < tile_end; t++)
+      for (int32_t r = row; r < blocks_end; r += M) float_block<F, A, M, 1>(args, t, r);
+  if constexpr (M > 1)
+    if (blocks_end < row_end) float_rows<F, A, M / 2>(args, tile_begin, tile_end, blocks_end, row_end);
+}
+
+template <WeightFormat F, ActivationKind A>
+void float_linear(const LinearArgs& args, int32_t tile_begin, int32_t tile_end, int32_t row_begin, int32_t row_end) {
+  float_rows<F, A>(args, tile_begin, tile_end, row_begin, row_end);
+}
+
+}  // namespace
+}  // namespace OCTAVO_LEVEL
+}  // namespace octavo
