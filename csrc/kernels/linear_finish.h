@@ -1,4 +1,4 @@
-// What every linear kernel does with finished sums.
+// How every linear kernel reaches its rows and what it does with finished sums.
 #pragma once
 #include "linear_layout.h"
 
@@ -12,6 +12,33 @@ OCTAVO_INLINE const uint8_t* tile_of(const LinearArgs& args, int32_t tile) {
 OCTAVO_INLINE const uint8_t* row_of(const LinearArgs& args, int32_t row) {
   return args.input.data + row * args.input.row_bytes;
 }
+
+// Where M rows of activations are read, in a few registers: every fourth row, and the distances from it. Left alone, GCC
+// keeps (and spills) a pointer for each row; the empty asm hides from it that it could.
+template <int M>
+class RowCursor {
+ public:
+  inline __attribute__((always_inline)) RowCursor(const uint8_t* rows, int64_t stride)
+      : stride_(stride), three_strides_(3 * stride) {
+#pragma GCC unroll 4
+    for (int r = 0; r < M; r += 4) fourth_[r / 4] = rows + r * stride;
+  }
+  inline __attribute__((always_inline)) const uint8_t* row(int r) const {
+    return fourth_[r / 4] + (r % 4 == 3 ? three_strides_ : r % 4 * stride_);
+  }
+  inline __attribute__((always_inline)) void advance(int64_t bytes) {
+#pragma GCC unroll 4
+    for (int i = 0; i < (M + 3) / 4; i++) {
+      fourth_[i] += bytes;
+      asm("" : "+r"(fourth_[i]));
+    }
+    asm("" : "+r"(stride_), "+r"(three_strides_));
+  }
+
+ private:
+  const uint8_t* fourth_[(M + 3) / 4];
+  int64_t stride_, three_strides_;
+};
 
 // Writes consecutive rows of one tile: (sum + bias), then out + that. One order, whoever computes the element.
 class Finisher {

@@ -19,28 +19,27 @@ constexpr int kFloatRows = 2;
 #endif
 constexpr int kChains = 4;  // wanted at least
 
-// Sums of M rows x T tiles on their way.
+// Sums of M rows x T tiles on their way. The rows move on with `x.advance`, the tiles with `tiles[t] += ...`.
 template <int M, int T>
 struct FloatBlock {
   const uint8_t* tiles[T];
-  const uint8_t* rows[M];
+  RowCursor<M> x;
   int32_t k;
   f32x16 sums[T][M];
 
-  inline __attribute__((always_inline)) FloatBlock(const LinearArgs& args, int32_t tile, int32_t row) : k(args.weight->k) {
+  inline __attribute__((always_inline)) FloatBlock(const LinearArgs& args, int32_t tile, int32_t row)
+      : x(row_of(args, row), args.input.row_bytes), k(args.weight->k) {
 #pragma GCC unroll 4
-    for (int t = 0; t < T; t++) tiles[t] = tile_of(args, tile + t);
-#pragma GCC unroll 16
-    for (int r = 0; r < M; r++) rows[r] = row_of(args, row + r);
-#pragma GCC unroll 4
-    for (int t = 0; t < T; t++)
+    for (int t = 0; t < T; t++) {
+      tiles[t] = tile_of(args, tile + t);
 #pragma GCC unroll 16
       for (int r = 0; r < M; r++) sums[t][r] = zero();
+    }
   }
-  // sums += w * x[i] for one tile.
-  inline __attribute__((always_inline)) void add(int t, f32x16 w, int32_t i) {
+  // sums += w * x[i] for tile t, i counted from where the rows are now.
+  inline __attribute__((always_inline)) void add(int t, f32x16 w, int i) {
 #pragma GCC unroll 16
-    for (int r = 0; r < M; r++) sums[t][r] = fma(w, set1(((const float*)rows[r])[i]), sums[t][r]);
+    for (int r = 0; r < M; r++) sums[t][r] = fma(w, set1(((const float*)x.row(r))[i]), sums[t][r]);
   }
   inline __attribute__((always_inline)) void finish(const LinearArgs& args, int32_t tile, int32_t row) const {
 #pragma GCC unroll 4
@@ -54,11 +53,13 @@ struct FloatBlock {
 
 template <WeightFormat F, int M, int T>
 OCTAVO_INLINE void multiply_plain(FloatBlock<M, T>& block) {
-  for (int32_t i = 0; i < block.k; i++)
+  constexpr int bytes = F == WeightFormat::f32 ? 4 : 2;
+  for (int32_t i = 0; i < block.k; i++, block.x.advance(4))
 #pragma GCC unroll 4
     for (int t = 0; t < T; t++) {
-      if constexpr (F == WeightFormat::f32) block.add(t, load((const float*)block.tiles[t] + int64_t(i) * kColumns), i);
-      else block.add(t, load_f16((const uint16_t*)block.tiles[t] + int64_t(i) * kColumns), i);
+      if constexpr (F == WeightFormat::f32) block.add(t, load((const float*)block.tiles[t]), 0);
+      else block.add(t, load_f16((const uint16_t*)block.tiles[t]), 0);
+      block.tiles[t] += bytes * kColumns;
     }
 }
 
@@ -91,36 +92,39 @@ OCTAVO_INLINE f32x16 second_of_pairs(const uint8_t* p) {
 #endif
 }
 
+constexpr int kPairBytes = 4 * kColumns;
+
 template <int M, int T>
 OCTAVO_INLINE void multiply_bf16_f32(FloatBlock<M, T>& block) {
-  for (int32_t i = 0; i < block.k; i += 2)
+  for (int32_t i = 0; i < block.k; i += 2, block.x.advance(8))
 #pragma GCC unroll 4
     for (int t = 0; t < T; t++) {
-      const uint8_t* pairs = block.tiles[t] + int64_t(i) * kColumns * 2;
-      block.add(t, first_of_pairs(pairs), i);
-      if (i + 1 < block.k) block.add(t, second_of_pairs(pairs), i + 1);
+      block.add(t, first_of_pairs(block.tiles[t]), 0);
+      if (i + 1 < block.k) block.add(t, second_of_pairs(block.tiles[t]), 1);
+      block.tiles[t] += kPairBytes;
     }
 }
 
-// sums += both products of a pair; odd k is padded with zeros on both sides.
+// Odd k is padded with zeros on both sides.
 template <int M, int T>
 OCTAVO_INLINE void multiply_bf16_bf16(FloatBlock<M, T>& block) {
-  for (int32_t i = 0; i < block.k; i += 2)
+  for (int32_t i = 0; i < block.k; i += 2, block.x.advance(4))
 #pragma GCC unroll 4
     for (int t = 0; t < T; t++) {
-      const uint8_t* pairs = block.tiles[t] + int64_t(i) * kColumns * 2;
 #pragma GCC unroll 16
       for (int r = 0; r < M; r++) {
         uint32_t x;
-        memcpy(&x, block.rows[r] + int64_t(i) * 2, 4);
+        memcpy(&x, block.x.row(r), 4);
         f32x16& sum = block.sums[t][r];
 #if defined(__AVX512BF16__)
-        sum.v = _mm512_dpbf16_ps(sum.v, (__m512bh)_mm512_loadu_si512(pairs), (__m512bh)_mm512_set1_epi32(int(x)));
+        __m512bh w = (__m512bh)_mm512_loadu_si512(block.tiles[t]);
+        sum.v = _mm512_dpbf16_ps(sum.v, w, (__m512bh)_mm512_set1_epi32(int(x)));
 #else
-        sum = fma(first_of_pairs(pairs), set1(bits_to_float(x << 16)), sum);
-        sum = fma(second_of_pairs(pairs), set1(bits_to_float(x & 0xffff0000u)), sum);
+        sum = fma(first_of_pairs(block.tiles[t]), set1(bits_to_float(x << 16)), sum);
+        sum = fma(second_of_pairs(block.tiles[t]), set1(bits_to_float(x & 0xffff0000u)), sum);
 #endif
       }
+      block.tiles[t] += kPairBytes;
     }
 }
 
@@ -162,13 +166,13 @@ OCTAVO_INLINE void multiply_quantised(FloatBlock<M, T>& block) {
       d[t] = load_f16(parts.scales + g * kColumns);
       m[t] = F == WeightFormat::q4_1 ? load_f16(parts.minima + g * kColumns) : zero();
     }
-    for (int i = 0; i < 8; i++)
+    for (int i = 0; i < 8; i++, block.x.advance(16))
 #pragma GCC unroll 4
       for (int b = 0; b < 4; b++)
 #pragma GCC unroll 4
         for (int t = 0; t < T; t++) {
           f32x16 q = quant_to_f32<F>(quants[t] + 64 * (i % vectors), b, i >= vectors);
-          block.add(t, weight_of<F>(q, d[t], m[t]), g * kGroup + 4 * i + b);
+          block.add(t, weight_of<F>(q, d[t], m[t]), b);
         }
   }
 }

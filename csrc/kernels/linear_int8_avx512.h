@@ -62,31 +62,6 @@ OCTAVO_INLINE f32x16 add_group(const Int8Group* a, const GroupWeights& w, f32x16
   return sum;
 }
 
-// Where M rows are read, in a few registers: every fourth row, and the distances from it. Left alone, GCC keeps (and
-// spills) a pointer for each row; the empty asm in `advance` hides from it that it could.
-template <int M>
-struct RowCursor {
-  const uint8_t* fourth[(M + 3) / 4];
-  int64_t stride, three_strides;
-
-  inline __attribute__((always_inline)) RowCursor(const uint8_t* rows, int64_t stride)
-      : stride(stride), three_strides(3 * stride) {
-    for (int r = 0; r < M; r += 4) fourth[r / 4] = rows + r * stride;
-  }
-  inline __attribute__((always_inline)) const Int8Group* row(int r) const {
-    int64_t distance = r % 4 == 3 ? three_strides : r % 4 * stride;
-    return (const Int8Group*)(fourth[r / 4] + distance);
-  }
-  inline __attribute__((always_inline)) void advance() {
-#pragma GCC unroll 4
-    for (int i = 0; i < (M + 3) / 4; i++) {
-      fourth[i] += sizeof(Int8Group);
-      asm("" : "+r"(fourth[i]));
-    }
-    asm("" : "+r"(stride), "+r"(three_strides));
-  }
-};
-
 template <WeightFormat F, int M>
 __attribute__((noinline)) void int8_block(const Int8Block& block) {
   f32x16 sums[M];
@@ -95,12 +70,12 @@ __attribute__((noinline)) void int8_block(const Int8Block& block) {
   QuantTile tile = block.tile(F);
   int32_t groups = block.groups();
   RowCursor<M> cursor((const uint8_t*)groups_of(block.rows()), block.stride());
-  for (int32_t g = 0; g < groups; g++, cursor.advance()) {
+  for (int32_t g = 0; g < groups; g++, cursor.advance(sizeof(Int8Group))) {
     if (block.first) block.prefetch(F, g);
     GroupWeights w;
     load_group<F>(tile, g, &w);
 #pragma GCC unroll 16
-    for (int r = 0; r < M; r++) sums[r] = add_group<F>(cursor.row(r), w, sums[r]);
+    for (int r = 0; r < M; r++) sums[r] = add_group<F>((const Int8Group*)cursor.row(r), w, sums[r]);
   }
   finish_int8<M>(block, sums);
 }
