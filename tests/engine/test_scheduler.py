@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 from tests.engine.driver import Driver, config, expected, request
@@ -109,3 +111,23 @@ def test_outputs_tell_how_long_a_request_waited_for_its_place() -> None:
         for row, request_id in enumerate(outputs.request_ids.tolist()):
             queued.setdefault(request_id, []).append(float(outputs.queued_s[row]))
     assert queued == {1: [1.0, 1.0, 1.0], 2: [4.0]}
+
+
+def test_the_same_history_gives_the_same_steps_whatever_the_prefix_key() -> None:
+    def history(prefix_key: bytes | None) -> list[tuple[bytes, ...]]:
+        rng = random.Random(3)
+        driver = Driver(config(num_pages=64, max_num_seqs=6, prefix_key=prefix_key))
+        shared = [rng.randrange(10, 900) for _ in range(100)]
+        for i in range(60):
+            prompt = shared[: rng.randrange(100)] + [rng.randrange(10, 900) for _ in range(rng.randrange(1, 40))]
+            driver.scheduler.add(request(i, prompt, rng.randrange(1, 60), n=rng.choice([1, 1, 3]), seed=i))
+            for _ in range(rng.randrange(6)):
+                driver.step()
+            if rng.random() < 0.2:
+                driver.scheduler.abort(rng.randrange(i + 1))
+        driver.run()
+        assert driver.scheduler.stats().preemptions > 0
+        columns = ("append_slots", "append_pages", "copies", "slots", "num_tokens", "num_computed", "sample")
+        return [tuple(getattr(step, name).tobytes() for name in columns) for step in driver.steps]
+
+    assert history(b"a" * 16) == history(None)

@@ -12,7 +12,7 @@ from octavo.engine.stats import Counters
 from octavo.engine.step_builder import StepBuilder
 
 #: A step looks at so many waiting sequences beyond those that it admits.
-LOOKAHEAD = 16
+LOOKAHEAD = 8
 #: A waiting sequence for which there are too few pages is passed by so many later ones, then it blocks the way.
 MAX_PASSED = 16
 #: Token slots kept free for the growth of each running sequence at most; what a step without shortage leaves of them.
@@ -63,6 +63,8 @@ class Admission:
 
         whole: pass over, without prejudice, those whose tokens don't all fit into the budget.
         """
+        if self._slots.count and self._spare_pages(self._reserve_tokens) < 1:
+            return
         set_aside: list[Sequence] = []
         no_pages: list[Sequence] = []
         looked_at = 0
@@ -114,10 +116,8 @@ class Admission:
             if not self._fits(sequence, self._missing(sequence, known_blocks * size)):
                 return False
             computed = self._sharing.attach(sequence) if self._sharing else 0
-            if not self._fits(
-                sequence, self._missing(sequence, computed)
-            ):  # fewer were known, or they were only cached
-                self._detach(sequence)
+            if not self._fits(sequence, self._missing(sequence, computed)):
+                self._detach(sequence)  # fewer blocks were known than it seemed, or their pages were not held
                 return False
             cached = min(computed, sequence.prompt_len)
         if sequence.cached_tokens < 0:
@@ -140,12 +140,13 @@ class Admission:
         return -(-len(sequence.tokens) // size) - -(-computed // size)
 
     def _fits(self, sequence: Sequence, pages: int) -> bool:
-        running = self._slots.count
-        if not running:
-            return True
-        owed = self._slots.pages_owed(self._pool.page_size)
-        reserve_pages = running * self._reserve_tokens / self._pool.page_size
-        return self._pool.available - pages - owed >= reserve_pages * (1 << min(sequence.preemptions, 30))
+        reserve = self._reserve_tokens * (1 << min(sequence.preemptions, 30))
+        return not self._slots.count or self._spare_pages(reserve) >= pages
+
+    def _spare_pages(self, reserve_tokens: float) -> float:
+        """Pages beyond what those that run need for their tokens and the reserve for each."""
+        size = self._pool.page_size
+        return self._pool.available - self._slots.pages_owed(size) - self._slots.count * reserve_tokens / size
 
     def _detach(self, sequence: Sequence) -> None:
         sequence.table.free()

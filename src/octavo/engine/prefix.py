@@ -56,7 +56,7 @@ class Entry:
         self.tokens = tokens
         self.parent = parent
         self.depth: int = parent.depth + 1 if parent else -1
-        self.children: set[Entry] = set()
+        self.children: dict[bytes, Entry] = {}  # by key; ordered, so that eviction is deterministic
         self.alive = True
 
 
@@ -132,7 +132,7 @@ class PrefixIndex:
         if known is not None:
             return known if known.parent is parent and known.tokens == tokens else None
         entry = Entry(key, page, tokens, parent)
-        parent.children.add(entry)
+        parent.children[key] = entry
         self._entries[key] = entry
         self._by_page[page] = entry
         self.depth[page] = entry.depth
@@ -142,12 +142,12 @@ class PrefixIndex:
     def _evicted(self, page: int) -> None:
         top = self._by_page[page]
         if top.parent is not None:
-            top.parent.children.discard(top)
+            del top.parent.children[top.key]
             self._drop_empty_root(top.parent)
         stack = [top]
         while stack:
             entry = stack.pop()
-            stack += entry.children
+            stack += entry.children.values()
             entry.alive = False
             del self._entries[entry.key]
             del self._by_page[entry.page]
@@ -169,5 +169,5 @@ class PrefixIndex:
             assert self._pool.kept[entry.page], "the pool does not know that the index knows a page"
             assert entry.parent is not None
             assert entry.parent.alive, "an entry outlived its parent"
-            assert entry in entry.parent.children
+            assert entry.parent.children[key] is entry
         assert int(self._pool.kept.sum()) == len(self._entries), "the pool keeps a page that the index does not know"

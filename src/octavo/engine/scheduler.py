@@ -9,13 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.engine.admission import Admission
-from octavo.engine.block_table import BlockTable
 from octavo.engine.budget import StepBudget
 from octavo.engine.cost import CostModel
+from octavo.engine.intake import make_family
 from octavo.engine.pages import MemoryReport, PagePool
-from octavo.engine.params import ParamError
-from octavo.engine.policies import make_queue, rank_of
-from octavo.engine.prefix import PrefixIndex, encode_salt, keyed_hash
+from octavo.engine.policies import make_queue
+from octavo.engine.prefix import PrefixIndex, keyed_hash
 from octavo.engine.request import Finish, Request, StepOutputs
 from octavo.engine.scheduler_config import SchedulerConfig
 from octavo.engine.sequence import NO_SLOT, Family, Sequence
@@ -53,57 +52,21 @@ class Scheduler:
         self._released: list[int] = []
         self._flights: deque[Flight] = deque()
         self._step_id = 0
-        self._serial = 0
+        self._num_added = 0
         self._num_sequences = 0
 
     # Requests
 
     def add(self, request: Request) -> None:
         """Queue a request. Raises ParamError when its prompt (and output so far) leaves no room for a token."""
-        self._check(request)
-        params, prompt_len = request.params, len(request.prompt)
-        limit = self.config.max_model_len
-        if params.max_tokens is not None:
-            limit = min(limit, prompt_len + params.max_tokens)
-        if prompt_len + len(request.output) >= limit:
-            raise ParamError("output", f"an output of {len(request.output)} tokens is at its limit; nothing is left.")
-        family = Family()
-        tokens = np.concatenate([request.prompt, request.output]).astype(np.int32, copy=False)
-        salt, stop_ids = encode_salt(request.salt), frozenset(params.stop_token_ids)
-        for choice in range(request.choice, request.choice + params.n):
-            family.sequences[choice] = Sequence(
-                request=request,
-                choice=choice,
-                family=family,
-                rank=rank_of(self.config.policy, request, self._serial, self.config.ageing_s),
-                tokens=tokens,
-                table=BlockTable(self.pool),
-                limit=limit,
-                min_tokens_at=prompt_len + params.min_tokens,
-                stop_ids=stop_ids,
-                salt=salt,
-            )
-            self._serial += 1
-        self._num_sequences += params.n
-        leader, *followers = family.sequences.values()
-        self._waiting.push(leader)
-        family.followers = followers
-        self._families[request.request_id] = family
-
-    def _check(self, request: Request) -> None:
-        longest = self.config.max_model_len - 1
-        if len(request.prompt) < 1:
-            raise ParamError("prompt", "the prompt is empty; it must have at least 1 token.")
-        if len(request.prompt) > longest:
-            raise ParamError(
-                "prompt",
-                f"the prompt has {len(request.prompt)} tokens; with a context of {longest + 1} it can have at most "
-                f"{longest}. Shorten it.",
-            )
         if request.request_id in self._families:
             raise ValueError(f"request id {request.request_id} is in use")
-        if len(request.output) and request.params.n != 1:
-            raise ValueError(f"a request with output so far must have n = 1, not {request.params.n}")
+        family = make_family(request, self.config, self.pool, self._num_added)
+        self._families[request.request_id] = family
+        self._num_added += len(family.sequences)
+        self._num_sequences += len(family.sequences)
+        leader, *family.followers = family.sequences.values()
+        self._waiting.push(leader)
 
     def abort(self, request_id: int, choice: int = -1) -> int:
         """End a request, or one choice of it, without further output. Returns how many sequences that ended."""
