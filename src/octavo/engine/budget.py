@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from octavo.engine.cost import Room
-
-#: The first prefill of a step gets so many tokens even if they cost more than the step aims at, unless they cost far
-#: more; then fewer, but one at least, so prefill always makes progress. A later one must get so many, or end with less,
-#: to be worth a row of the batch.
-MIN_CHUNK = 8
+from octavo.engine.cost import MIN_CHUNK, Room
 
 
 class StepBudget:

@@ -3,11 +3,12 @@
 A step's time is fitted as a sum of non-negative parts: a constant (weights are read once), tokens (matrix products),
 sequences (head and sampling), context tokens (K and V are read once for each sequence) and query-key pairs (attention
 arithmetic). The latest decode-only steps and the latest steps with prefill are kept apart, so that a long run of the
-one kind doesn't make the model forget the other; the fit is least squares of relative errors.
+one kind doesn't make the model forget the other.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -22,18 +23,34 @@ GAP_FACTOR = 2.0
 GAP_PER_PROMPT = 0.1
 GAP_UNDER_PRESSURE = 2.4
 GAP_LEAST_CHUNK = 2.7
+#: What steps with decodes only took is looked up in the latest so many steps; beyond what was usual there, such a step
+#: is allowed so much growth (contexts grow while a long prompt is computed).
+RECENT_STEPS = 512
+GAP_GROWTH = 1.1
 #: A given target is a limit, so the step aims a little below it.
 TARGET_MARGIN = 0.9
-#: Before any prefill was measured a chunk beside decodes has so many tokens; after, it at most doubles the largest.
+#: The first prefill of a step gets MIN_CHUNK tokens even if they cost more than the step aims at, unless they cost far
+#: more; then fewer, but one at least, so prefill always makes progress. A later one must get so many, or end with less,
+#: to be worth a row of the batch.
+#: The first chunk beside decodes has at most FIRST_CHUNK tokens (or as many as the last prompt's had). From step to
+#: step it grows at most by CHUNK_GROWTH; after a step that took OVERSHOOT times what it aimed at, it must shrink. A fit
+#: gone wrong then costs a moment and no more.
+MIN_CHUNK = 8
 FIRST_CHUNK = 32
-
-#: While prefill goes on, one in so many steps carries decodes only, so that their time stays known.
+CHUNK_GROWTH = 1.5
+CHUNK_SHRINKAGE = 0.7
+OVERSHOOT = 1.25
+#: While prefill goes on, one in so many steps carries decodes only, so that their time stays known. Steps with so small
+#: a share of prefill tokens count as such: where so little is let in, they show whether the reason still holds.
 PROBE_STEPS = 32
+PROBE_SHARE = 1 / 16
 
-_DECODE_SAMPLES = 64
+_DECODE_SAMPLES = 256
 _PREFILL_SAMPLES = 192
 _CORRECTION_SAMPLES = 15
+_CHUNK_SAMPLES = 4
 _DRIFT_GAIN = 0.25
+_INERTIA = 1e-3
 
 
 class StepShape(NamedTuple):
@@ -52,7 +69,7 @@ class StepShape(NamedTuple):
 class Room:
     """Seconds (and tokens) that prefill may add to one step, and what its tokens cost.
 
-    reserve_s: further seconds, for a least chunk only.
+    tokens: most that the step may have, whatever they cost. reserve_s: further seconds, for a least chunk only.
     """
 
     seconds: float
@@ -92,35 +109,10 @@ class Room:
         )
 
 
-class _Samples:
-    """A ring of the latest measured steps."""
-
-    def __init__(self, size: int) -> None:
-        self.features: Floats = np.zeros((size, 5))
-        self.seconds: Floats = np.zeros(size)
-        self.prefill_tokens = np.zeros(size, np.int64)
-        self.count = 0
-
-    def __len__(self) -> int:
-        return min(self.count, len(self.seconds))
-
-    def latest(self, count: int) -> tuple[Floats, Floats]:
-        """Features and seconds of the latest `count` steps, or of all if there were fewer."""
-        at = np.arange(max(0, self.count - count), self.count) % len(self.seconds)
-        return self.features[at], self.seconds[at]
-
-    def add(self, features: tuple[float, ...], seconds: float, prefill_tokens: int) -> None:
-        at = self.count % len(self.seconds)
-        self.features[at] = features
-        self.seconds[at] = seconds
-        self.prefill_tokens[at] = prefill_tokens
-        self.count += 1
-
-
 class CostModel:
     """Fed with every step's time; asked for the room that prefill has beside running decodes.
 
-    target_s: longest step that prefill may cause, in seconds; 0: GAP_FACTOR times the step without it.
+    target_s: longest step that prefill may cause, in seconds; 0: relative to a step with decodes only.
     """
 
     def __init__(self, target_s: float) -> None:
@@ -128,22 +120,32 @@ class CostModel:
         self._decode = _Samples(_DECODE_SAMPLES)
         self._prefill = _Samples(_PREFILL_SAMPLES)
         self._parts: Floats = np.zeros(5)
+        self._drift = 1.0  # measured / predicted of the latest steps that had both decodes and prefill
+        self._steps = 0
         self._fitted_at = 0
         self._since_probe = 0
-        self._drift = 1.0  # measured / predicted of the latest steps that had both decodes and prefill
+        self._aim_s = 0.0  # what the latest step with a room aimed at
+        # step number and prefill tokens of the latest steps with prefill (of one that took too long: what it may be)
+        self._chunks: deque[tuple[int, int]] = deque(maxlen=_CHUNK_SAMPLES)
 
     def observe(self, shape: StepShape, prefill_tokens: int, seconds: float) -> None:
         """A step of this shape, `prefill_tokens` of its tokens not being decodes, took so long."""
         if seconds <= 0.0:
             return
-        features = shape.features()
-        if prefill_tokens == 0:
-            self._decode.add(features, seconds, 0)
+        self._steps += 1
+        decodes = shape.tokens - prefill_tokens
+        if prefill_tokens:
+            self._chunks.append((self._steps, prefill_tokens))
+        if prefill_tokens <= decodes * PROBE_SHARE:
+            self._decode.add(shape.features(), seconds, self._steps)
             self._since_probe = 0
             return
-        self._prefill.add(features, seconds, prefill_tokens)
-        if shape.tokens > prefill_tokens:
+        self._prefill.add(shape.features(), seconds, self._steps)
+        if decodes:
             self._since_probe += 1
+            if seconds > OVERSHOOT * self._aim_s:
+                self._chunks.clear()
+                self._chunks.append((self._steps, int(CHUNK_SHRINKAGE / CHUNK_GROWTH * prefill_tokens)))
             predicted = self.predict(shape)
             ratio = min(2.0, max(0.5, seconds / predicted)) if predicted > 0.0 else 1.0
             self._drift += _DRIFT_GAIN * (ratio - self._drift)
@@ -161,50 +163,93 @@ class CostModel:
         """What prefill may add to a step that carries these decodes, while so many prompts are not computed yet."""
         self._refit()
         alone = self.predict(decodes)
-        gap = alone * self._correction()
+        gap = self._decode_gap(decodes, alone)
         factor = min(GAP_UNDER_PRESSURE, GAP_FACTOR + GAP_PER_PROMPT * (prompts - 1))
         aim = self._target_s * TARGET_MARGIN if self._target_s else factor * gap
-        largest = int(self._prefill.prefill_tokens.max())
+        self._aim_s = max(aim, alone * self._drift)
         _, per_token, per_sequence, per_context, per_pair = self._parts.tolist()
         return Room(
             seconds=max(0.0, aim / self._drift - alone),
             reserve_s=max(0.0, GAP_LEAST_CHUNK * gap / self._drift - max(alone, aim / self._drift)),
-            tokens=max(FIRST_CHUNK, 2 * largest),
+            tokens=self._most_tokens(),
             per_token=per_token,
             per_sequence=per_sequence,
             per_context=per_context,
             per_pair=per_pair,
         )
 
-    def _correction(self) -> float:
-        """Measured / predicted seconds of the latest decode-only steps; 1 when there were none."""
-        features, seconds = self._decode.latest(_CORRECTION_SAMPLES)
+    def _decode_gap(self, decodes: StepShape, predicted: float) -> float:
+        """Seconds of a step with these decodes only.
+
+        As predicted, corrected by the latest such steps; or, if that is less, by all of them not long ago, so that a
+        moment of other load is not taken for the rule. At most GAP_GROWTH times what those with about so many
+        sequences took, since that is the gap that their streams are used to.
+        """
+        features, seconds = self._decode.since(self._steps - RECENT_STEPS)
         if not len(seconds):
-            return 1.0
-        return float(np.median(seconds / np.maximum(features @ self._parts, 1e-12)))
+            return predicted
+        ratio = seconds / np.maximum(features @ self._parts, 1e-12)
+        gap = predicted * min(float(np.median(ratio)), float(np.median(ratio[-_CORRECTION_SAMPLES:])))
+        alike = np.abs(features[:, 2] - decodes.sequences) <= decodes.sequences / 4
+        return min(gap, GAP_GROWTH * float(np.median(seconds[alike]))) if alike.any() else gap
+
+    def _most_tokens(self) -> int:
+        """Prefill tokens that the next step may have, after those that the latest ones had."""
+        largest = max((tokens for _, tokens in self._chunks), default=0)
+        if self._chunks and self._chunks[-1][0] > self._steps - _CHUNK_SAMPLES:
+            return max(MIN_CHUNK, int(CHUNK_GROWTH * largest) + 1)
+        return max(FIRST_CHUNK, largest)
 
     def _refit(self) -> None:
         """Fit again when enough steps have come since; more often while there are few."""
-        count = self._decode.count + self._prefill.count
-        if count - self._fitted_at < min(8, 1 + len(self._prefill) // 8):
+        if self._steps - self._fitted_at < min(8, 1 + self._prefill.count // 8):
             return
-        self._fitted_at = count
-        features = np.concatenate([s.features[: len(s)] for s in (self._decode, self._prefill)])
-        seconds = np.concatenate([s.seconds[: len(s)] for s in (self._decode, self._prefill)])
-        parts = _fit(features, seconds)
+        self._fitted_at = self._steps
+        decode, prefill = slice(0, self._decode.count, 4), slice(0, self._prefill.count)
+        features = np.concatenate([self._decode.features[decode], self._prefill.features[prefill]])
+        seconds = np.concatenate([self._decode.seconds[decode], self._prefill.seconds[prefill]])
+        parts = _fit(features, seconds, self._parts)
         ratio = seconds / np.maximum(features @ parts, 1e-12)
-        usual = ratio <= 2 * np.median(ratio)  # steps during which the machine was busy with something else
-        self._parts = _fit(features[usual], seconds[usual])
+        usual = ratio <= 2 * np.median(ratio)  # the others: the machine was busy with something else
+        self._parts = _fit(features[usual], seconds[usual], self._parts)
 
 
-def _fit(features: Floats, seconds: Floats) -> Floats:
-    """Non-negative least squares of the relative errors, by leaving out the parts that would be negative."""
+class _Samples:
+    """A ring of the latest measured steps: what they did, how long they took, and when they were."""
+
+    def __init__(self, size: int) -> None:
+        self.features: Floats = np.zeros((size, 5))
+        self.seconds: Floats = np.zeros(size)
+        self.count = 0
+        self._step: npt.NDArray[np.int64] = np.zeros(size, np.int64)
+        self._next = 0
+
+    def add(self, features: tuple[float, ...], seconds: float, step: int) -> None:
+        at = self._next
+        self.features[at] = features
+        self.seconds[at] = seconds
+        self._step[at] = step
+        self._next = (at + 1) % len(self._step)
+        self.count = max(self.count, at + 1)
+
+    def since(self, step: int) -> tuple[Floats, Floats]:
+        """Features and seconds of the samples after this step, the latest last."""
+        at = np.arange(self._next - self.count, self._next)
+        at = at[self._step[at] > step]
+        return self.features[at], self.seconds[at]
+
+
+def _fit(features: Floats, seconds: Floats, before: Floats) -> Floats:
+    """Non-negative least squares of the relative errors, by leaving out the parts that would be negative.
+
+    What the samples don't tell (or tell only by their noise) stays as it was in the fit `before`.
+    """
     rows = features / seconds[:, None]
     scale = np.sqrt((rows * rows).mean(axis=0)) + 1e-300
     rows = rows / scale
-    gram = rows.T @ rows
-    gram.flat[:: len(gram) + 1] += 1e-6 * len(rows)  # columns may be proportional: keep the system solvable
-    goal = rows.sum(axis=0)
+    gram, goal = rows.T @ rows, rows.sum(axis=0)
+    gram.flat[:: len(gram) + 1] += _INERTIA * len(rows)
+    goal += _INERTIA * len(rows) * before * scale
     used = list(range(len(goal)))
     parts: Floats = np.zeros(len(goal))
     while used:
