@@ -1,6 +1,6 @@
 """KV waste with 64 ShareGPT requests in flight, as the server's own /metrics report it.
 
-    python benchmarks/waste.py [--limit 0.02] [--page-size 8] [--num-prompts 256] [--json FILE]
+    python benchmarks/waste.py [--limit 0.02] [--page-size 4] [--num-prompts 256] [--json FILE]
 
 Waste = unfilled slots over slots of pages that sequences hold, sampled after each step; `kv_waste_ratio` is its mean.
 """
@@ -25,7 +25,7 @@ IN_FLIGHT = 64
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--limit", type=float, default=0.02, help="above it the exit status is 1 (default: 0.02)")
-    parser.add_argument("--page-size", default="8")
+    parser.add_argument("--page-size", default="4")
     parser.add_argument("--num-prompts", type=int, default=256)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()

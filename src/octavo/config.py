@@ -150,7 +150,7 @@ class EngineConfig:
     )
     max_num_seqs: int = knob(256, "most sequences in one step", unit="sequences", low=1, high=65536)
     max_num_batched_tokens: int = knob(512, "most tokens in one step", unit="tokens", low=1, high=1 << 20)
-    page_size: int = knob(8, "token slots of a KV page", unit="tokens", choices=(4, 8, 16, 32), aliases=("block-size",))
+    page_size: int = knob(4, "token slots of a KV page", unit="tokens", choices=(4, 8, 16, 32), aliases=("block-size",))
     kv_cache_memory_bytes: int | None = knob(
         None, "size of the page pool", unit="bytes", low=1, unset="from the memory that this process may use"
     )

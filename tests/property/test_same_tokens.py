@@ -176,6 +176,7 @@ def test_same_logits_in_any_surroundings(kind: Kind, around: Surroundings, lengt
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @settings(max_examples=1500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(kinds, surroundings, lengths, st.sampled_from(["greedy", "seeded"]))
 def test_same_logits_in_many_surroundings(kind: Kind, around: Surroundings, length: int, params_name: str) -> None:

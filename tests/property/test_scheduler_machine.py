@@ -220,5 +220,6 @@ TestSchedulerMachine.settings = settings(max_examples=60, stateful_step_count=25
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 class TestSchedulerMachineLong(SchedulerMachine.TestCase):
     settings = settings(max_examples=2000, stateful_step_count=60, deadline=None)

@@ -71,7 +71,7 @@ def test_a_prefix_is_found_again_under_its_own_salt(octavo: Octavo) -> None:
         return int(usage["prompt_tokens_details"]["cached_tokens"])
 
     assert [cached(cache_salt="a"), cached(cache_salt="b"), cached()] == [0, 0, 0]
-    assert [cached(cache_salt="a"), cached(cache_salt="b"), cached()] == [56, 56, 56]
+    assert [cached(cache_salt="a"), cached(cache_salt="b"), cached()] == [60, 60, 60]  # 62 tokens in pages of 4
 
 
 def test_the_context_ends_an_answer(octavo: Octavo) -> None:
