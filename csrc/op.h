@@ -61,7 +61,6 @@ class Op {
 // How long a claim should last: long against taking it (about 0.1 us between cores), short against the wait of the
 // other threads for the last one.
 inline double item_ns(double total_ns, int32_t threads) {
-  if (threads == 1) return total_ns;
   return std::clamp(total_ns / (threads * 8), 2000.0, 15000.0);
 }
 
@@ -71,9 +70,7 @@ struct RowCut {
 
   RowCut() = default;
   RowCut(int32_t rows, double row_ns, int32_t threads) : rows(rows) {
-    int64_t wanted = int64_t(item_ns(row_ns * rows, threads) / row_ns);
-    int64_t least = (int64_t(rows) + ThreadPool::kMaxItems - 1) / ThreadPool::kMaxItems;
-    per_item = int32_t(std::clamp<int64_t>(wanted, std::max<int64_t>(least, 1), std::max(rows, 1)));
+    per_item = int32_t(std::clamp(item_ns(row_ns * rows, threads) / row_ns, 1.0, double(std::max(rows, 1))));
   }
   int32_t items() const { return (rows + per_item - 1) / per_item; }
   int32_t begin(int32_t item) const { return item * per_item; }

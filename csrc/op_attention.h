@@ -21,7 +21,6 @@ class AttentionOp final : public Op {
   AttentionArgs args_;
   uint8_t* scratch_;  // [threads][scratch_stride]
   int64_t scratch_stride_;
-  int32_t items_per_claim_ = 1, merges_per_claim_ = 1;
 };
 
 }  // namespace octavo

@@ -37,25 +37,19 @@ const uint8_t* end_of_run(const std::vector<PackedWeight>& weights) {
 LinearCut::LinearCut(const std::vector<PackedWeight>& weights, const PreparedRows& input, int32_t rows, int32_t threads)
     : rows_(rows) {
   if (rows == 0) return;
-  int32_t most = int32_t(std::max<int64_t>(kRowBlockBytes / input.row_bytes / 16 * 16, 16));
+  int64_t most = std::max<int64_t>(kRowBlockBytes / input.row_bytes / 16 * 16, 16);
   blocks_ = ceil_div(rows, most);
   row_block_ = std::min(rows, ceil_div(ceil_div(rows, blocks_), 16) * 16);
   blocks_ = ceil_div(rows, row_block_);
   double total = 0.0;
   for (const PackedWeight& weight : weights)
     total += blocks_ * ceil_div(weight.n, kColumns) * tile_ns(weight, input.kind, row_block_);
-  // Twice the length until the items can be counted.
-  for (double wanted = item_ns(total, threads);; wanted *= 2.0) {
-    matrices_.clear();
-    int64_t items = 0;
-    for (const PackedWeight& weight : weights) {
-      int32_t tiles = ceil_div(weight.n, kColumns);
-      int32_t per_item = int32_t(std::clamp(wanted / tile_ns(weight, input.kind, row_block_), 1.0, double(tiles)));
-      matrices_.push_back({tiles, per_item, ceil_div(tiles, per_item)});
-      items += matrices_.back().items;
-    }
-    items_per_block_ = int32_t(items);
-    if (items * blocks_ <= ThreadPool::kMaxItems) return;
+  for (const PackedWeight& weight : weights) {
+    int32_t tiles = ceil_div(weight.n, kColumns);
+    double wanted = item_ns(total, threads) / tile_ns(weight, input.kind, row_block_);
+    int32_t per_item = int32_t(std::clamp(wanted, 1.0, double(tiles)));
+    matrices_.push_back({tiles, per_item, ceil_div(tiles, per_item)});
+    items_per_block_ += matrices_.back().items;
   }
 }
 

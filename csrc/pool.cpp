@@ -10,12 +10,14 @@
 namespace octavo {
 namespace {
 
-constexpr uint64_t pack_claim(uint32_t generation, int32_t items) {
-  return uint64_t(generation) << 32 | uint64_t(uint32_t(items)) << 16;
+constexpr uint64_t pack_claim(uint32_t generation, int32_t claims) {
+  return uint64_t(generation) << 32 | uint64_t(uint32_t(claims)) << 16;
 }
 constexpr uint32_t generation_of(uint64_t claim) { return uint32_t(claim >> 32); }
-constexpr int32_t items_of(uint64_t claim) { return int32_t(claim >> 16 & 0xffff); }
+constexpr int32_t claims_of(uint64_t claim) { return int32_t(claim >> 16 & 0xffff); }
 constexpr int32_t next_of(uint64_t claim) { return int32_t(claim & 0xffff); }
+
+int32_t ceil_div(int32_t a, int32_t b) { return int32_t((int64_t(a) + b - 1) / b); }
 
 int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
@@ -73,10 +75,6 @@ void ThreadPool::stop() {
 }
 
 void ThreadPool::run(std::span<const Stage> stages, StageTime* times) {
-  for (const Stage& stage : stages)
-    if (stage.items < 0 || stage.items > kMaxItems)
-      throw std::invalid_argument("a stage has " + std::to_string(stage.items) + " items; at most " +
-                                  std::to_string(kMaxItems) + " are allowed");
   std::lock_guard<std::mutex> turn(callers_);
   for (size_t begin = 0; begin < stages.size(); begin += kSlots) {
     size_t count = std::min(stages.size() - begin, size_t(kSlots));
@@ -85,20 +83,27 @@ void ThreadPool::run(std::span<const Stage> stages, StageTime* times) {
 }
 
 void ThreadPool::run_part(std::span<const Stage> stages, StageTime* times) {
-  // Nobody holds an item here, so nobody else reads `stage` or adds to `done`; and a slot joins the new run only by
+  // Nobody holds a claim here, so nobody else reads `stage` or adds to `done`; and a slot joins the new run only by
   // the release store of its claim word, after its other fields.
   uint32_t generation = generation_.load(std::memory_order_relaxed) + 1;
   if (generation == 0) generation = 1;  // 0 marks slots that never ran
   for (size_t i = 0; i < stages.size(); i++) {
+    int32_t per_claim = std::max(ceil_div(stages[i].items, kMaxClaims), 1);
     slots_[i].stage = stages[i];
+    slots_[i].items_per_claim = per_claim;
     slots_[i].ahead_end.store(stages[i].ahead + stages[i].ahead_bytes, std::memory_order_relaxed);
     slots_[i].ahead.store(stages[i].ahead, std::memory_order_relaxed);
     slots_[i].done.store(0, std::memory_order_relaxed);
-    slots_[i].claim.store(pack_claim(generation, stages[i].items), std::memory_order_release);
+    slots_[i].claim.store(pack_claim(generation, ceil_div(stages[i].items, per_claim)), std::memory_order_release);
   }
   generation_.store(generation, std::memory_order_release);
   generation_.notify_all();
   for (size_t i = 0; i < stages.size(); i++) pass_stage(slots_[i], generation, 0, times ? times + i : nullptr);
+}
+
+void ThreadPool::run_claim(const Slot& slot, int32_t claim, int32_t thread) {
+  int32_t begin = claim * slot.items_per_claim, end = std::min(slot.stage.items, begin + slot.items_per_claim);
+  for (int32_t item = begin; item < end; item++) slot.stage.run(slot.stage.context, item, thread);
 }
 
 // Asks for a little more of what the next stages read. False if there is nothing more to ask for.
@@ -119,13 +124,13 @@ bool ThreadPool::pass_stage(Slot& slot, uint32_t generation, int32_t thread, Sta
   for (;;) {
     uint64_t claim = slot.claim.load(std::memory_order_acquire);
     if (generation_of(claim) != generation) return false;
-    if (next_of(claim) < items_of(claim)) {
+    if (next_of(claim) < claims_of(claim)) {
       if (slot.claim.compare_exchange_weak(claim, claim + 1, std::memory_order_acq_rel, std::memory_order_relaxed)) {
-        slot.stage.run(slot.stage.context, next_of(claim), thread);
+        run_claim(slot, next_of(claim), thread);
         slot.done.fetch_add(1, std::memory_order_release);
         if (time) idle_since = now_ns();
       }
-    } else if (slot.done.load(std::memory_order_acquire) == items_of(claim)) {
+    } else if (slot.done.load(std::memory_order_acquire) == claims_of(claim)) {
       break;
     } else if (!fetch_ahead(slot)) {
       backoff.pause();

@@ -31,8 +31,6 @@ constexpr int32_t kMaxThreads = 1024;
 
 class ThreadPool {
  public:
-  static constexpr int32_t kMaxItems = 65535;
-
   // The calling thread counts as one: `threads - 1` are started. Throws std::invalid_argument unless threads is 1 to
   // kMaxThreads, and std::system_error if the system refuses a thread.
   explicit ThreadPool(int32_t threads);
@@ -43,17 +41,18 @@ class ThreadPool {
   int32_t threads() const { return int32_t(workers_.size()) + 1; }
 
   // Runs the stages in order, each after all items of the one before. Returns when everything is done. Concurrent
-  // callers take turns. Throws std::invalid_argument, before anything has run, if a stage has more than kMaxItems.
-  // `times` (one entry a stage) may be null.
+  // callers take turns. `times` (one entry a stage) may be null.
   void run(std::span<const Stage> stages, StageTime* times = nullptr);
 
  private:
-  // `claim` packs (generation 32, items 16, next item 16), so that one compare-and-swap both takes an item and proves
+  // `claim` packs (generation 32, claims 16, next claim 16), so that one compare-and-swap both takes a claim and proves
   // that the run it was meant for is still on: a thread that wakes late finds a newer generation and touches nothing.
-  // `stage` is read only by a thread that holds an item, and no run ends while an item is held.
+  // A claim is one item, or of very many items several. `stage` and `items_per_claim` are read only by a thread that
+  // holds a claim, and no run ends while a claim is held.
   struct alignas(64) Slot {
     std::atomic<uint64_t> claim{0};
     std::atomic<int32_t> done{0};
+    int32_t items_per_claim = 1;
     Stage stage{};
     // Where waiting threads are in `ahead`. Atomic but otherwise unguarded: a late thread may fetch for the wrong run,
     // which is slow at worst.
@@ -61,8 +60,10 @@ class ThreadPool {
     std::atomic<const uint8_t*> ahead_end{nullptr};
   };
   static constexpr int32_t kSlots = 1024;  // longer lists are run in parts
+  static constexpr int32_t kMaxClaims = 65535;
 
   void run_part(std::span<const Stage> stages, StageTime* times);
+  static void run_claim(const Slot& slot, int32_t claim, int32_t thread);
   static bool fetch_ahead(Slot& slot);
   bool pass_stage(Slot& slot, uint32_t generation, int32_t thread, StageTime* time);
   void worker(int32_t thread);

@@ -18,7 +18,6 @@ void test_row_cut() {
     for (double row_ns : {1.0, 300.0, 1e6})
       for (int32_t threads : {1, 2, 16}) {
         RowCut cut(rows, row_ns, threads);
-        CHECK(cut.items() <= ThreadPool::kMaxItems);
         int32_t next = 0;
         for (int32_t i = 0; i < cut.items(); i++) {
           CHECK(cut.begin(i) == next && cut.end(i) > next);
@@ -35,7 +34,7 @@ void test_linear_cut() {
       std::vector<PackedWeight> weights;
       for (int32_t n : {576, 192, 1, 49152}) weights.push_back({WeightFormat::q4_1, ActivationKind::int8, n, 576, 5760, nullptr});
       LinearCut cut(weights, {ActivationKind::int8, rows, 576, 896, nullptr}, rows, threads);
-      CHECK(cut.rows() == rows && cut.items() <= ThreadPool::kMaxItems);
+      CHECK(cut.rows() == rows);
       std::vector<int64_t> covered(weights.size());
       LinearCut::Piece last{-1, 0, 0, 0, 0};
       for (int32_t i = 0; i < cut.items(); i++) {

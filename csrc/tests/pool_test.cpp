@@ -41,7 +41,7 @@ void test_every_item_once(int threads) {
   ThreadPool pool(threads);
   CHECK(pool.threads() == threads);
   std::atomic<int> violations{0};
-  for (int items : {0, 1, 2, 7, 1000, ThreadPool::kMaxItems}) {
+  for (int items : {0, 1, 2, 7, 1000, 70000, 1000000}) {
     Ladder ladder{std::vector<int64_t>(size_t(items) + 1), 0, 5, &violations};
     Stage stage{climb, &ladder, items};
     pool.run({&stage, 1});
@@ -130,17 +130,6 @@ void test_refusals() {
     }
     CHECK(thrown);
   }
-  ThreadPool pool(2);
-  std::atomic<int> violations{0};
-  Ladder ladder{std::vector<int64_t>(2), 0, 1, &violations};
-  Stage stages[2] = {{climb, &ladder, 1}, {climb, &ladder, ThreadPool::kMaxItems + 1}};
-  bool thrown = false;
-  try {
-    pool.run(stages);
-  } catch (const std::invalid_argument&) {
-    thrown = true;
-  }
-  CHECK(thrown && ladder.cells[0] == 0);
 }
 
 double cpu_seconds() {

@@ -9,7 +9,8 @@ import pytest
 from tests.backends.harness import TinyDecoder, random_weight, small_limits
 
 from octavo.backends.cpu.backend import CpuBackend
-from octavo.backends.cpu.builder import KINDS, CpuBuilder
+from octavo.backends.cpu.builder import CpuBuilder
+from octavo.backends.cpu.packing import KINDS
 from octavo.backends.ops import Projection, Weight
 from octavo.formats.blocks import quantize
 from octavo.formats.tensor import TensorType

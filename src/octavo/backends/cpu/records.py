@@ -1,4 +1,7 @@
-"""The ops of one recording, as a decoder asked for them and before they are lowered (builder.py)."""
+"""The ops of one recording, as a decoder asked for them and before they are lowered (lowering.py).
+
+Two records are equal if they are the same one: what matters of them is where they stand.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,14 @@ from typing import Literal
 from octavo.backends.ops import AttentionOp, Buffer, Floats, Projection, Weight
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Embed:
     table: Weight
     scale: float
     out: Buffer
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Norm:
     x: Buffer
     weight: Floats
@@ -24,7 +27,7 @@ class Norm:
     out: Buffer
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Gated:
     gate: Buffer
     up: Buffer
@@ -32,7 +35,7 @@ class Gated:
     out: Buffer
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Linear:
     """`outs` are new buffers, or with `accumulate` the one that the result is added to."""
 
@@ -42,7 +45,7 @@ class Linear:
     accumulate: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class RopeAndStore:
     q: Buffer
     k: Buffer
@@ -50,14 +53,14 @@ class RopeAndStore:
     op: AttentionOp
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Attend:
     q: Buffer
     op: AttentionOp
     out: Buffer
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Head:
     x: Buffer
     norm: Floats
@@ -98,4 +101,16 @@ def readers(records: list[Record]) -> dict[Buffer, list[Record]]:
     for record in records:
         for buffer in reads(record):
             found.setdefault(buffer, []).append(record)
+    return found
+
+
+def weights(records: list[Record]) -> list[Weight]:
+    """Every matrix, as often as it is used."""
+    found = []
+    for record in records:
+        match record:
+            case Embed(table=weight) | Head(weight=weight):
+                found.append(weight)
+            case Linear(projections=projections):
+                found += [projection.weight for projection in projections]
     return found
