@@ -29,7 +29,7 @@ KvMemory::KvMemory(KvType type, int32_t num_pages, int32_t layers, int32_t page_
                    int32_t head_dim)
     : num_pages_(num_pages), layers_(layers),
       layout_(layout_for(type, num_pages, layers, page_size, kv_heads, head_dim)),
-      memory_(layout_.page_bytes * num_pages) {
+      memory_(layout_.page_bytes * num_pages), fault_ahead_(memory_) {
   layout_.base = memory_.data();
 }
 

@@ -1,5 +1,6 @@
 // The KV page pool's memory.
 #pragma once
+#include "fault_ahead.h"
 #include "kernels.h"
 #include "memory.h"
 
@@ -17,13 +18,15 @@ class KvMemory {
   int32_t layers() const { return layers_; }
   // Throws std::invalid_argument if a page is outside the pool.
   void copy_page(int32_t source, int32_t target);
-  void fault_in(int64_t begin, int64_t end) const { memory_.fault_in(begin, end); }
+  // Pages up to this one are in use: a thread keeps memory ready a little beyond them.
+  void used_up_to(int32_t page) { fault_ahead_.used((page + int64_t(1)) * layout_.page_bytes); }
   int64_t bytes() const { return memory_.bytes(); }
 
  private:
   int32_t num_pages_, layers_;
   KvLayout layout_;
   Mapping memory_;
+  FaultAhead fault_ahead_;
 };
 
 }  // namespace octavo

@@ -58,9 +58,6 @@ class LockedPlan {
   LockedPlan(const std::string& level, std::shared_ptr<ThreadPool> pool, const PlanLimits& limits, const KvShape& kv)
       : limits(limits), plan_(level_or_throw(level), std::move(pool), limits, kv) {}
   Access locked() { return {std::unique_lock(mutex_), &plan_}; }
-  // Not locked: it touches nothing but the page pool's backing, and may run beside a step.
-  void fault_in(int64_t begin, int64_t end) const { plan_.kv().fault_in(begin, end); }
-
   const PlanLimits limits;
 
  private:
@@ -202,8 +199,6 @@ void bind_running(nb::class_<LockedPlan>& plan) {
            "out_logprobs"_a, "out_top_ids"_a, "out_top_logprobs"_a, "out_logits"_a.none(),
            "One forward pass, sampling included, without the GIL; the arrays must not change meanwhile. Returns the most "
            "log-probabilities that a row asked for, -1 if none did.");
-  plan.def("fault_in", &LockedPlan::fault_in, "begin"_a, "end"_a, nb::call_guard<nb::gil_scoped_release>(),
-           "Back these bytes of the page pool with memory; safe beside a running step.");
   plan.def("set_profiling", [](LockedPlan& self, bool on) { self.locked()->set_profiling(on); }, "on"_a);
   plan.def("profile", &profile,
            "(kind of op, stages, seconds, seconds of them without an item to run), as the calling thread saw them.");

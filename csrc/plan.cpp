@@ -280,7 +280,7 @@ void Plan::head(int32_t x, int32_t norm, float eps, int32_t weight, float scale,
 
 int32_t Plan::run(const Step& step, const StepResults& results) {
   require(head_ != nullptr || step.outputs == 0, "this plan has no head to sample with");
-  check_step(step, limits_, sampler_);
+  kv_.used_up_to(check_step(step, limits_, sampler_));
   for (PlannedAttention& attention : attention_plans_)
     attention.plan->build(step.query_start, step.context_len, step.seqs);
   if (head_) head_->set_results(results);

@@ -65,7 +65,6 @@ class Plan {
   const PlanLimits& limits() const { return limits_; }
   Sampler& sampler() { return sampler_; }
   KvMemory& kv() { return kv_; }
-  const KvMemory& kv() const { return kv_; }
   int64_t workspace_bytes() const { return workspace_.bytes_taken(); }
   int64_t weight_bytes() const { return weight_memory_.bytes_taken(); }
 

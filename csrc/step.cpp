@@ -29,8 +29,8 @@ void check_size(const char* name, int64_t value, int64_t most) {
 }
 
 // Sequence `s`: its tokens are rows query_start[s] .. query_start[s + 1] - 1, they stand at the last positions of its
-// context, and every block up to there is a page of the pool.
-void check_sequence(const Step& step, const PlanLimits& limits, int32_t s) {
+// context, and every block up to there is a page of the pool. Returns the highest page.
+int32_t check_sequence(const Step& step, const PlanLimits& limits, int32_t s) {
   int32_t begin = step.query_start[s], end = step.query_start[s + 1], context = step.context_len[s];
   require(begin < end && end <= step.tokens_count, entry("query_start", s + 1, end),
           "it must be above the entry before, " + std::to_string(begin) + ", and at most num_tokens, " +
@@ -47,11 +47,15 @@ void check_sequence(const Step& step, const PlanLimits& limits, int32_t s) {
             "by context_len it must be " + std::to_string(position));
   }
   const int32_t* blocks = step.block_table + s * step.block_stride;
-  for (int32_t b = 0; b * int64_t(limits.page_size) < context; b++)
+  int32_t highest = -1;
+  for (int32_t b = 0; b * int64_t(limits.page_size) < context; b++) {
     require(blocks[b] >= 0 && blocks[b] < limits.num_pages,
             "block_table of sequence " + std::to_string(s) + ", block " + std::to_string(b) + ", is page " +
                 std::to_string(blocks[b]),
             "pages are 0 to " + std::to_string(limits.num_pages - 1));
+    highest = std::max(highest, blocks[b]);
+  }
+  return highest;
 }
 
 }  // namespace
@@ -62,11 +66,12 @@ void check_sizes(const Step& step, const PlanLimits& limits) {
   check_size("num_outputs", step.outputs, limits.max_seqs);
 }
 
-void check_step(const Step& step, const PlanLimits& limits, const Sampler& sampler) {
+int32_t check_step(const Step& step, const PlanLimits& limits, const Sampler& sampler) {
   check_sizes(step, limits);
   check_range("tokens", step.tokens, step.tokens_count, 0, limits.vocab - 1);
   require(step.query_start[0] == 0, entry("query_start", 0, step.query_start[0]), "it must be 0");
-  for (int32_t s = 0; s < step.seqs; s++) check_sequence(step, limits, s);
+  int32_t highest = -1;
+  for (int32_t s = 0; s < step.seqs; s++) highest = std::max(highest, check_sequence(step, limits, s));
   require(step.query_start[step.seqs] == step.tokens_count, entry("query_start", step.seqs, step.query_start[step.seqs]),
           "the last entry must be num_tokens, " + std::to_string(step.tokens_count));
   check_range("output_rows", step.output_rows, step.outputs, 0, step.tokens_count - 1);
@@ -78,6 +83,7 @@ void check_step(const Step& step, const PlanLimits& limits, const Sampler& sampl
     require(!used[size_t(slot)], entry("output_slots", r, slot), "that slot already has an output row in this step");
     used[size_t(slot)] = true;
   }
+  return highest;
 }
 
 }  // namespace octavo

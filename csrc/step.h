@@ -38,7 +38,7 @@ struct StepResults {
 void check_sizes(const Step& step, const PlanLimits& limits);
 
 // Proves that no kernel can be led outside its buffers by this step, whatever the arrays hold. Throws
-// std::invalid_argument that names the array, the entry and the limit.
-void check_step(const Step& step, const PlanLimits& limits, const Sampler& sampler);
+// std::invalid_argument that names the array, the entry and the limit. Returns the highest page in use, -1 for none.
+int32_t check_step(const Step& step, const PlanLimits& limits, const Sampler& sampler);
 
 }  // namespace octavo

@@ -2,6 +2,9 @@
 // tests compare values with the reference; this one is for the sanitizers.
 #include "plan.h"
 
+#include <sys/mman.h>
+
+#include <chrono>
 #include <cstring>
 #include <random>
 #include <stdexcept>
@@ -206,6 +209,14 @@ void test_wrong_recordings(const KernelTable& kernels) {
   }, "can't be multiplied");
 }
 
+int64_t resident_bytes(const Mapping& memory) {
+  std::vector<unsigned char> resident(size_t(memory.bytes() / 4096));
+  CHECK(mincore(memory.data(), size_t(memory.bytes()), resident.data()) == 0);
+  int64_t pages = 0;
+  for (unsigned char page : resident) pages += page & 1;
+  return pages * 4096;
+}
+
 void test_pool_memory() {
   KvMemory kv(KvType::bf16, 5, 2, 4, 1, 16);
   const KvLayout& layout = kv.layout();
@@ -214,11 +225,27 @@ void test_pool_memory() {
   layout.base[layout.page_bytes + 3] = 77;
   kv.copy_page(1, 4);
   kv.copy_page(4, 4);
-  kv.fault_in(0, kv.bytes() * 2);
+  kv.used_up_to(4);
   CHECK(layout.base[4 * layout.page_bytes + 3] == 77 && layout.base[layout.page_bytes + 3] == 77);
   check_refused([&] { kv.copy_page(0, 5); }, "page 5");
   check_refused([] { KvMemory(KvType::f32, 1, 1, 5, 1, 16); }, "page_size is 5");
   check_refused([] { KvMemory(KvType::f32, 1, 1, 4, 1, 20); }, "head_dim is 20");
+}
+
+// What was written stays, and memory a little beyond the use becomes resident, not all of it.
+void test_fault_ahead() {
+  constexpr int64_t kBytes = int64_t(256) << 20, kUsed = 5 << 20, kAhead = int64_t(64) << 20;
+  Mapping memory(kBytes);
+  memory.data()[3] = 7;
+  {
+    FaultAhead ahead(memory);
+    ahead.used(kUsed);
+    ahead.used(1);
+    for (int wait = 0; wait < 2000 && resident_bytes(memory) < kAhead; wait++)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  CHECK(resident_bytes(memory) >= kAhead && resident_bytes(memory) <= kUsed + kAhead + (4 << 20));
+  CHECK(memory.data()[3] == 7);
 }
 
 void test_arena() {
@@ -238,6 +265,7 @@ int main() {
   test_linear_cut();
   test_pool_memory();
   test_arena();
+  test_fault_ahead();
   const KernelTable* tables[8];
   int levels = supported_levels(tables, 8);
   for (int i = 0; i < levels; i++) {

@@ -167,12 +167,9 @@ def test_a_plan_knows_its_memory() -> None:
     assert plan.workspace_bytes > 0
 
 
-def test_faulting_in_beside_a_run_and_profile() -> None:
+def test_profile() -> None:
     runner = TinyDecoder().runner(CpuBackend(1).level)
     plan: Any = runner.plan
-    plan.fault_in()
-    calls = iter([False, True])
-    plan.fault_in(lambda: next(calls))
     plan.set_profiling(True)
     runner.add(0, [1, 2, 3])
     runner.generate(0, 2)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from octavo import _native
 from octavo.backends.ops import Batch, Ints, PlanLimits, Sampled, SlotParams
-
-_FAULT_IN_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +24,7 @@ class OpTime:
 
 
 class CpuPlan:
-    """See ops.Plan. One thread at a time may use it (`fault_in` apart); `run` releases the GIL."""
+    """See ops.Plan. One thread at a time may use it; `run` releases the GIL."""
 
     def __init__(self, native: _native.Plan, limits: PlanLimits) -> None:
         self._native = native
@@ -104,16 +101,6 @@ class CpuPlan:
             sampled.top_ids = self._top_ids[:count, :width]
             sampled.top_logprobs = self._top_logprobs[:count, :width]
         return sampled
-
-    def fault_in(self, stopped: Callable[[], bool] = lambda: False) -> None:
-        """Back the whole page pool with memory, so that no step waits for the system to zero a page.
-
-        For a background thread once the engine is ready; safe beside `run`. Ends early when `stopped()` is true.
-        """
-        for begin in range(0, self.pool_bytes, _FAULT_IN_BYTES):
-            if stopped():
-                return
-            self._native.fault_in(begin, begin + _FAULT_IN_BYTES)
 
     def set_profiling(self, on: bool) -> None:
         """Time every op from now on (about 25 ns each), or stop."""
