@@ -50,6 +50,7 @@ _PREFILL_SAMPLES = 192
 _CORRECTION_SAMPLES = 15
 _CHUNK_SAMPLES = 4
 _DRIFT_GAIN = 0.25
+_LEAST_DRIFT, _MOST_DRIFT = 0.7, 1.4  # of one step: a single slow one says little
 _INERTIA = 1e-3
 
 
@@ -147,7 +148,7 @@ class CostModel:
                 self._chunks.clear()
                 self._chunks.append((self._steps, int(CHUNK_SHRINKAGE / CHUNK_GROWTH * prefill_tokens)))
             predicted = self.predict(shape)
-            ratio = min(2.0, max(0.5, seconds / predicted)) if predicted > 0.0 else 1.0
+            ratio = min(_MOST_DRIFT, max(_LEAST_DRIFT, seconds / predicted)) if predicted > 0.0 else 1.0
             self._drift += _DRIFT_GAIN * (ratio - self._drift)
 
     @property
