@@ -34,7 +34,7 @@ def result_of(step: Step) -> StepResult:
 
 def measure(running: int, waiting: int) -> tuple[float, float]:
     """Median and 99th percentile of a decode step's microseconds."""
-    scheduler = Scheduler(SchedulerConfig(4096, running, 1024, 8, 200_000, frozenset({2})))
+    scheduler = Scheduler(SchedulerConfig(4096, running, 1024, 4, 200_000, frozenset({2})))
     rng = np.random.default_rng(0)
     for i in range(running + waiting):
         prompt = rng.integers(3, 40_000, rng.integers(*PROMPT), dtype=np.int32)
