@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
 from octavo.formats.model_files import ModelFiles
 from octavo.formats.resolve import resolve
+
+# A shell without job control starts background commands with SIGINT ignored, and every child would inherit that: tests
+# that interrupt a program need what a terminal gives it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
