@@ -316,36 +316,15 @@ OCTAVO_INLINE float reduce_max_8(__m256 a) {
 OCTAVO_INLINE float reduce_add(f32x16 a) {
   return reduce_add_8(_mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1)));
 }
-OCTAVO_INLINE double reduce_add(f64x16 a) {
-  double t[16];
-  store(t, a);
-  for (int half = 8; half; half >>= 1)
-    for (int i = 0; i < half; i++) t[i] += t[i + half];
-  return t[0];
-}
 OCTAVO_INLINE float reduce_max(f32x16 a) {
   return reduce_max_8(_mm256_max_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1)));
 }
 #elif defined(__AVX2__)
 OCTAVO_INLINE float reduce_add(f32x16 a) { return reduce_add_8(_mm256_add_ps(a.lo, a.hi)); }
-OCTAVO_INLINE double reduce_add(f64x16 a) {
-  double t[16];
-  store(t, a);
-  for (int half = 8; half; half >>= 1)
-    for (int i = 0; i < half; i++) t[i] += t[i + half];
-  return t[0];
-}
 OCTAVO_INLINE float reduce_max(f32x16 a) { return reduce_max_8(_mm256_max_ps(a.lo, a.hi)); }
 #else
 OCTAVO_INLINE float reduce_add(f32x16 a) {
   float t[16];
-  store(t, a);
-  for (int half = 8; half; half >>= 1)
-    for (int i = 0; i < half; i++) t[i] += t[i + half];
-  return t[0];
-}
-OCTAVO_INLINE double reduce_add(f64x16 a) {
-  double t[16];
   store(t, a);
   for (int half = 8; half; half >>= 1)
     for (int i = 0; i < half; i++) t[i] += t[i + half];
@@ -359,6 +338,13 @@ OCTAVO_INLINE float reduce_max(f32x16 a) {
   return t[0];
 }
 #endif
+OCTAVO_INLINE double reduce_add(f64x16 a) {
+  double t[16];
+  store(t, a);
+  for (int half = 8; half; half >>= 1)
+    for (int i = 0; i < half; i++) t[i] += t[i + half];
+  return t[0];
+}
 
 // e^a. Cody-Waite reduction and a degree-6 polynomial (Cephes expf coefficients); within 2 ulp on [-87, 88];
 // below -87.3 the result is 0, so that e^-inf is exactly 0.
