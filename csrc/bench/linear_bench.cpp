@@ -53,7 +53,6 @@ uint8_t* allocate(size_t bytes) {
   if (p == MAP_FAILED) std::abort();
   uint8_t* aligned = (uint8_t*)((uintptr_t(p) + huge - 1) / huge * huge);
   madvise(aligned, rounded - huge, MADV_HUGEPAGE);
-  std::memset(aligned, 0, bytes);
   return aligned;
 }
 
@@ -63,7 +62,9 @@ struct Op {
   std::vector<PackedWeight> weights;
 };
 
-PackedWeight random_weight(const KernelTable& table, const Named& format, ActivationKind kind, int n, int k) {
+// Weights lie one behind the other in the order of their use, as a model's do.
+PackedWeight random_weight(const KernelTable& table, const Named& format, ActivationKind kind, int n, int k,
+                           uint8_t** memory) {
   static uint64_t state = 88172645463325252ULL;
   int64_t row_bytes = int64_t(k) / 32 * format.block_bytes, tile_bytes = table.packed_tile_bytes(format.format, kind, k);
   std::vector<uint8_t> rows(size_t(16 * row_bytes));
@@ -71,10 +72,10 @@ PackedWeight random_weight(const KernelTable& table, const Named& format, Activa
     state ^= state << 13, state ^= state >> 7, state ^= state << 17;
     b = uint8_t(state & 0x2f);  // no exponent that makes a NaN in any format
   }
-  std::vector<uint8_t> one(static_cast<size_t>(tile_bytes));
-  uint8_t* tiles = allocate(size_t(n / 16 * tile_bytes));
-  for (int t = 0; t < n / 16; t++)
-    table.pack_tile(format.format, kind, rows.data(), row_bytes, nullptr, 16, k, 0, tiles + t * tile_bytes);
+  uint8_t* tiles = *memory;
+  *memory += n / 16 * tile_bytes;
+  table.pack_tile(format.format, kind, rows.data(), row_bytes, nullptr, 16, k, 0, tiles);
+  for (int t = 1; t < n / 16; t++) std::memcpy(tiles + t * tile_bytes, tiles, size_t(tile_bytes));
   return {format.format, kind, n, k, tile_bytes, tiles};
 }
 
@@ -190,9 +191,10 @@ int main(int argc, char** argv) {
                                                   : ActivationKind::int8;
   const Named& format = format_named(o.format);
   std::vector<Op> ops;
+  uint8_t* memory = allocate(size_t(1) << 30);  // touched only where weights are written
   auto add = [&](const Named& f, int k, std::vector<int> ns) {
     Op op{k, {}};
-    for (int n : ns) op.weights.push_back(random_weight(*table, f, kind, n, k));
+    for (int n : ns) op.weights.push_back(random_weight(*table, f, kind, n, k, &memory));
     ops.push_back(op);
   };
   for (int layer = 0; layer < o.layers; layer++) {

@@ -4,7 +4,7 @@
 // the level has it). With few rows the chains of several tiles run side by side to fill the FMA pipes; that changes which
 // elements are computed together, never how one of them is.
 #pragma once
-#include "linear_finish.h"
+#include "linear_access.h"
 
 namespace octavo {
 namespace OCTAVO_LEVEL {
@@ -23,18 +23,25 @@ constexpr int kChains = 4;  // wanted at least
 template <int M, int T>
 struct FloatBlock {
   const uint8_t* tiles[T];
+  const uint8_t* whole;  // advances over all tiles of the block in the order of memory, to fetch what comes after
   RowCursor<M> x;
   int32_t k;
   f32x16 sums[T][M];
 
   inline __attribute__((always_inline)) FloatBlock(const LinearArgs& args, int32_t tile, int32_t row)
-      : x(row_of(args, row), args.input.row_bytes), k(args.weight->k) {
+      : whole(tile_of(args, tile)), x(row_of(args, row), args.input.row_bytes), k(args.weight->k) {
 #pragma GCC unroll 4
     for (int t = 0; t < T; t++) {
       tiles[t] = tile_of(args, tile + t);
 #pragma GCC unroll 16
       for (int r = 0; r < M; r++) sums[t][r] = zero();
     }
+  }
+  // To be called where each tile has given `Bytes`.
+  template <int Bytes>
+  inline __attribute__((always_inline)) void fetch() {
+    fetch_ahead<Bytes * T, M>(whole);
+    whole += Bytes * T;
   }
   // sums += w * x[i] for tile t, i counted from where the rows are now.
   inline __attribute__((always_inline)) void add(int t, f32x16 w, int i) {
@@ -54,13 +61,15 @@ struct FloatBlock {
 template <WeightFormat F, int M, int T>
 OCTAVO_INLINE void multiply_plain(FloatBlock<M, T>& block) {
   constexpr int bytes = F == WeightFormat::f32 ? 4 : 2;
-  for (int32_t i = 0; i < block.k; i++, block.x.advance(4))
+  for (int32_t i = 0; i < block.k; i++, block.x.advance(4)) {
+    block.template fetch<bytes * kColumns>();
 #pragma GCC unroll 4
     for (int t = 0; t < T; t++) {
       if constexpr (F == WeightFormat::f32) block.add(t, load((const float*)block.tiles[t]), 0);
       else block.add(t, load_f16((const uint16_t*)block.tiles[t]), 0);
       block.tiles[t] += bytes * kColumns;
     }
+  }
 }
 
 // The low and the high half of 32-bit lanes that hold a pair of bf16, as f32.
@@ -96,19 +105,22 @@ constexpr int kPairBytes = 4 * kColumns;
 
 template <int M, int T>
 OCTAVO_INLINE void multiply_bf16_f32(FloatBlock<M, T>& block) {
-  for (int32_t i = 0; i < block.k; i += 2, block.x.advance(8))
+  for (int32_t i = 0; i < block.k; i += 2, block.x.advance(8)) {
+    block.template fetch<kPairBytes>();
 #pragma GCC unroll 4
     for (int t = 0; t < T; t++) {
       block.add(t, first_of_pairs(block.tiles[t]), 0);
       if (i + 1 < block.k) block.add(t, second_of_pairs(block.tiles[t]), 1);
       block.tiles[t] += kPairBytes;
     }
+  }
 }
 
 // Odd k is padded with zeros on both sides.
 template <int M, int T>
 OCTAVO_INLINE void multiply_bf16_bf16(FloatBlock<M, T>& block) {
-  for (int32_t i = 0; i < block.k; i += 2, block.x.advance(4))
+  for (int32_t i = 0; i < block.k; i += 2, block.x.advance(4)) {
+    block.template fetch<kPairBytes>();
 #pragma GCC unroll 4
     for (int t = 0; t < T; t++) {
 #pragma GCC unroll 16
@@ -126,6 +138,7 @@ OCTAVO_INLINE void multiply_bf16_bf16(FloatBlock<M, T>& block) {
       }
       block.tiles[t] += kPairBytes;
     }
+  }
 }
 
 // Byte b of each 32-bit lane, or its low or high nibble, as f32.
@@ -158,6 +171,7 @@ template <WeightFormat F, int M, int T>
 OCTAVO_INLINE void multiply_quantised(FloatBlock<M, T>& block) {
   constexpr int vectors = F == WeightFormat::q8_0 ? 8 : 4;
   for (int32_t g = 0; g < block.k / kGroup; g++) {
+    block.template fetch<int(group_bytes(F))>();
     f32x16 d[T], m[T];
     const uint8_t* quants[T];
     for (int t = 0; t < T; t++) {

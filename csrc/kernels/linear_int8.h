@@ -7,13 +7,11 @@
 // Whatever the walk, one output element is the sum over ascending groups of one chain of additions, made by the same
 // instructions: cutting rows or tiles differently changes no bit.
 #pragma once
-#include "linear_finish.h"
+#include "linear_access.h"
 
 namespace octavo {
 namespace OCTAVO_LEVEL {
 namespace {
-
-constexpr int64_t kPrefetchAhead = 4096;  // bytes of weights
 
 // A few rows of one tile: what the inner loop is called with.
 struct Int8Block {
@@ -26,16 +24,15 @@ struct Int8Block {
   int64_t stride() const { return args.input.row_bytes; }
   int32_t groups() const { return args.weight->k / kGroup; }
 
-  void prefetch(WeightFormat format, int32_t group) const {
-    const uint8_t* ahead = tile_of(args, tile_index) + group * group_bytes(format) + kPrefetchAhead;
-    for (int64_t line = 0; line < group_bytes(format); line += 64) __builtin_prefetch(ahead + line);
+  template <WeightFormat F, int M>
+  inline __attribute__((always_inline)) void fetch_group(int32_t group) const {
+    if (first) fetch_ahead<int(group_bytes(F)), M>(tile_of(args, tile_index) + group * group_bytes(F));
   }
 };
 
 // The rows' sums are complete but for the scale of their activations.
 template <int M>
-OCTAVO_INLINE void finish_int8(const Int8Block& block, const f32x16* sums) {
-  Finisher finisher(block.args, block.tile_index, block.row);
+OCTAVO_INLINE void finish_int8(const Int8Block& block, Finisher finisher, const f32x16* sums) {
   const uint8_t* row = block.rows();
 #pragma GCC unroll 16
   for (int r = 0; r < M; r++, row += block.stride()) {
@@ -75,7 +72,6 @@ void int8_linear(const LinearArgs& args, int32_t tile_begin, int32_t tile_end, i
   for (int32_t t = tile_begin; t < tile_end; t++)
     for (int32_t b = 0; b < blocks; b++) {
       int32_t first = int32_t(int64_t(rows) * b / blocks), last = int32_t(int64_t(rows) * (b + 1) / blocks);
-      Finisher(args, t, row_begin + first).prefetch(last - first);
       int8_rows<F>(last - first, {args, t, row_begin + first, b == 0});
     }
 }

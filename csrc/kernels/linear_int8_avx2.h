@@ -4,7 +4,7 @@
 //   Q8_0: (q + 128) * a would saturate, so that the sign moves to the activation: |q| * sign(q) a, at most
 //         128 * 127 * 2 < 2^15. Four instructions where widening both sides to 16 bits would take six.
 #pragma once
-#include "linear_finish.h"
+#include "linear_access.h"
 
 namespace octavo {
 namespace OCTAVO_LEVEL {
@@ -58,12 +58,14 @@ OCTAVO_INLINE __m256 half_dot(const __m256i* quants, const Int8Group* a, int h) 
 template <WeightFormat F, int M>
 __attribute__((noinline)) void int8_block(const Int8Block& block) {
   f32x16 sums[M];
+  Finisher finisher(block.args, block.tile_index, block.row);
+  finisher.prefetch<M>();
   QuantTile tile = block.tile(F);
   for (int side = 0; side < kColumns; side += 8) {
     __m256 acc[M];
     for (int r = 0; r < M; r++) acc[r] = _mm256_setzero_ps();
     for (int32_t g = 0; g < block.groups(); g++) {
-      if (block.first && side == 0) block.prefetch(F, g);
+      if (side == 0) block.fetch_group<F, M>(g);
       __m256i quants[8];
       load_side<F>(tile.quants + g * quant_bytes(F) + 4 * side, quants);
       __m256 scales = load_f16_8(tile.scales + g * kColumns + side), minima = scales;
@@ -79,7 +81,7 @@ __attribute__((noinline)) void int8_block(const Int8Block& block) {
     }
     for (int r = 0; r < M; r++) (side ? sums[r].hi : sums[r].lo) = acc[r];
   }
-  finish_int8<M>(block, sums);
+  finish_int8<M>(block, finisher, sums);
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 // of the multiply pipes' time goes into the integer product itself. Measured, a row takes 10.5 cycles for a group and 16
 // columns of Q4_1, of 10 possible.
 #pragma once
-#include "linear_finish.h"
+#include "linear_access.h"
 
 namespace octavo {
 namespace OCTAVO_LEVEL {
@@ -65,19 +65,21 @@ OCTAVO_INLINE f32x16 add_group(const Int8Group* a, const GroupWeights& w, f32x16
 template <WeightFormat F, int M>
 __attribute__((noinline)) void int8_block(const Int8Block& block) {
   f32x16 sums[M];
+  Finisher finisher(block.args, block.tile_index, block.row);
+  finisher.prefetch<M>();
 #pragma GCC unroll 16
   for (int r = 0; r < M; r++) sums[r] = zero();
   QuantTile tile = block.tile(F);
   int32_t groups = block.groups();
   RowCursor<M> cursor((const uint8_t*)groups_of(block.rows()), block.stride());
   for (int32_t g = 0; g < groups; g++, cursor.advance(sizeof(Int8Group))) {
-    if (block.first) block.prefetch(F, g);
+    block.fetch_group<F, M>(g);
     GroupWeights w;
     load_group<F>(tile, g, &w);
 #pragma GCC unroll 16
     for (int r = 0; r < M; r++) sums[r] = add_group<F>((const Int8Group*)cursor.row(r), w, sums[r]);
   }
-  finish_int8<M>(block, sums);
+  finish_int8<M>(block, finisher, sums);
 }
 
 }  // namespace

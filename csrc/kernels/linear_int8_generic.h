@@ -1,6 +1,6 @@
 // The inner loop of quantised weights x int8 activations in plain C++.
 #pragma once
-#include "linear_finish.h"
+#include "linear_access.h"
 
 namespace octavo {
 namespace OCTAVO_LEVEL {
@@ -45,6 +45,8 @@ OCTAVO_INLINE f32x16 half_dot(const GroupWeights& w, const Int8Group* a, int h) 
 template <WeightFormat F, int M>
 __attribute__((noinline)) void int8_block(const Int8Block& block) {
   f32x16 sums[M];
+  Finisher finisher(block.args, block.tile_index, block.row);
+  finisher.prefetch<M>();
   for (int r = 0; r < M; r++) sums[r] = zero();
   for (int32_t g = 0; g < block.groups(); g++) {
     GroupWeights w;
@@ -58,7 +60,7 @@ __attribute__((noinline)) void int8_block(const Int8Block& block) {
       if constexpr (F == WeightFormat::q4_1) sums[r] = fma(w.minima, set1(a->sum), sums[r]);
     }
   }
-  finish_int8<M>(block, sums);
+  finish_int8<M>(block, finisher, sums);
 }
 
 }  // namespace
