@@ -12,7 +12,7 @@ class AttentionPlan {
  public:
   // `window` as in AttentionArgs. `max_partial_rows` bounds the partial buffer, [max_partial_rows][head_dim + 2] floats:
   // where it is used up, items stay whole.
-  AttentionPlan(int32_t q_heads, int32_t kv_heads, int32_t window, int threads, int64_t max_partial_rows);
+  AttentionPlan(const KvLayout& kv, int32_t q_heads, int32_t window, int threads, int64_t max_partial_rows);
 
   // query_start [seqs + 1], context_len [seqs] as in AttentionArgs.
   void build(const int32_t* query_start, const int32_t* context_len, int32_t seqs);
@@ -29,9 +29,11 @@ class AttentionPlan {
     int64_t cost;
   };
   void add_tiles(int32_t seq, int32_t queries, int32_t context_len);
-  void cut(const Tile& tile, int64_t cost_limit);
+  void cut(const Tile& tile, int64_t cost_limit, int64_t cost_left);
+  void cut_heads(const Tile& tile, int64_t cost_limit);
+  void cut_spans(const Tile& tile, int64_t parts);
 
-  int32_t group_, kv_heads_, window_;
+  int32_t group_, kv_heads_, heads_together_, window_;
   int threads_;
   int64_t max_partial_rows_, partial_rows_ = 0, total_cost_ = 0;
   std::vector<Tile> tiles_;

@@ -108,21 +108,22 @@ struct AttentionArgs {
 // Attention reduces over spans of kSpan tokens at absolute positions 0, kSpan, ...; spans are folded in order.
 constexpr int32_t kAttentionSpan = 256;
 
-// One piece of attention: some query rows of one sequence against some spans, for all query heads of one kv head.
-// An item that does not cover all spans its rows can see leaves one partial row per (span, query, head of the group):
-// row `partial` + ((span - span_begin) * query_count + query) * group + head. Spans are never folded inside an item that
-// attention_merge folds again: the order of folding is what makes any cut give the same bits.
+// One piece of attention: some query rows of one sequence against some spans, for all query heads of some kv heads.
+// An item that does not cover all spans its rows can see leaves a partial row for each span, kv head, query and query
+// head, in this order of significance: row `partial` + (((span - span_begin) * kv_heads + kv_head) * query_count + query)
+// * group + head, all counted from the item's first. Spans are never folded inside an item that attention_merge folds
+// again: the order of folding is what makes any cut give the same bits.
 struct AttentionItem {
-  int32_t seq, kv_head;
+  int32_t seq, kv_head, kv_heads;    // kv heads [kv_head, kv_head + kv_heads)
   int32_t query_begin, query_count;  // rows relative to query_start[seq]
   int32_t span_begin, span_end;
   int32_t partial;                   // -1: the item covers all its spans and writes `out`
 };
 
-// Folds `spans` consecutive spans of the same query rows, whose partial rows start at `first_partial`, in order, and
-// writes `out`.
+// Folds `spans` consecutive spans of the same rows, whose partial rows start at `first_partial`, in order, and writes
+// `out`.
 struct AttentionMerge {
-  int32_t seq, kv_head, query_begin, query_count;
+  int32_t seq, kv_head, kv_heads, query_begin, query_count;
   int32_t first_partial, spans;
 };
 
@@ -179,7 +180,8 @@ struct KernelTable {
   void (*rope_store)(const RopeStoreArgs& args, int32_t token_begin, int32_t token_end);
 
   // attention.cpp
-  void (*attention)(const AttentionArgs& args, const AttentionItem& item, uint8_t* scratch);
+  // `next`: what this thread will probably run after `item`, or null; its K and V are fetched meanwhile.
+  void (*attention)(const AttentionArgs& args, const AttentionItem& item, const AttentionItem* next, uint8_t* scratch);
   void (*attention_merge)(const AttentionArgs& args, const AttentionMerge& merge);
   int64_t (*attention_scratch_bytes)(const KvLayout& kv, int32_t q_heads);  // per thread, 64-byte aligned
 

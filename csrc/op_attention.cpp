@@ -1,6 +1,7 @@
 #include "op_attention.h"
 
 namespace octavo {
+
 void AttentionOp::stage(const Step& step, StageList& out) {
   args_.query_start = step.query_start;
   args_.context_len = step.context_len;
@@ -13,7 +14,10 @@ void AttentionOp::stage(const Step& step, StageList& out) {
 }
 
 void AttentionOp::item(int32_t item, int32_t thread) noexcept {
-  kernels_.attention(args_, plan_.items()[size_t(item)], scratch_ + thread * scratch_stride_);
+  const std::vector<AttentionItem>& items = plan_.items();
+  size_t next = size_t(item + threads_);  // the others will have taken those between
+  kernels_.attention(args_, items[size_t(item)], next < items.size() ? &items[next] : nullptr,
+                     scratch_ + thread * scratch_stride_);
 }
 
 void AttentionOp::merge(int32_t item) noexcept { kernels_.attention_merge(args_, plan_.merges()[size_t(item)]); }

@@ -212,8 +212,8 @@ void Plan::rope_and_store(int32_t q, int32_t k, int32_t v, const AttentionShape&
 const AttentionPlan& Plan::attention_plan(int32_t q_heads, int32_t window) {
   for (const PlannedAttention& known : attention_plans_)
     if (known.q_heads == q_heads && known.window == window) return *known.plan;
-  attention_plans_.push_back({q_heads, window, std::make_unique<AttentionPlan>(q_heads, kv_.layout().kv_heads, window,
-                                                                               pool_->threads(), kPartialRows)});
+  attention_plans_.push_back({q_heads, window, std::make_unique<AttentionPlan>(kv_.layout(), q_heads, window, pool_->threads(),
+                                                                               kPartialRows)});
   int64_t scratch = (kernels_.attention_scratch_bytes(kv_.layout(), q_heads) + 63) / 64 * 64;
   if (scratch > attention_scratch_stride_) {
     attention_scratch_stride_ = scratch;
@@ -248,7 +248,7 @@ void Plan::attention(int32_t q, int32_t out, const AttentionShape& shape) {
   args.out_stride = out_rows.stride;
   args.partials = partials_;
   ops_.push_back(
-      std::make_unique<AttentionOp>(kernels_, cut, args, attention_scratch_, attention_scratch_stride_));
+      std::make_unique<AttentionOp>(kernels_, cut, args, pool_->threads(), attention_scratch_, attention_scratch_stride_));
 }
 
 void Plan::head(int32_t x, int32_t norm, float eps, int32_t weight, float scale, float softcap) {

@@ -88,14 +88,20 @@ OCTAVO_INLINE f32x16 scale_pow2(f32x16 a, f32x16 n) {
 OCTAVO_INLINE f32x16 load_bf16(const uint16_t* p) {
   return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)), 16))};
 }
-// Raw bits of 16 lanes joined from 2 pieces of 8 or 4 pieces of 4.
-OCTAVO_INLINE f32x16 load_2x8(const float* a, const float* b) {
-  return {_mm512_insertf32x8(_mm512_castps256_ps512(_mm256_loadu_ps(a)), _mm256_loadu_ps(b), 1)};
+// Runs of 8 (4) lanes of 2 (4) places, joined: out[i] is run i of every place.
+OCTAVO_INLINE void join_2(const float* a, const float* b, f32x16* out) {
+  __m512 x = _mm512_loadu_ps(a), y = _mm512_loadu_ps(b);
+  out[0].v = _mm512_shuffle_f32x4(x, y, 0x44);
+  out[1].v = _mm512_shuffle_f32x4(x, y, 0xee);
 }
-OCTAVO_INLINE f32x16 load_4x4(const float* a, const float* b, const float* c, const float* d) {
-  __m256 low = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(a)), _mm_loadu_ps(b), 1);
-  __m256 high = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(c)), _mm_loadu_ps(d), 1);
-  return {_mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1)};
+OCTAVO_INLINE void join_4(const float* a, const float* b, const float* c, const float* d, f32x16* out) {
+  __m512 x = _mm512_loadu_ps(a), y = _mm512_loadu_ps(b), z = _mm512_loadu_ps(c), w = _mm512_loadu_ps(d);
+  __m512 xy = _mm512_shuffle_f32x4(x, y, 0x44), zw = _mm512_shuffle_f32x4(z, w, 0x44);
+  out[0].v = _mm512_shuffle_f32x4(xy, zw, 0x88);
+  out[1].v = _mm512_shuffle_f32x4(xy, zw, 0xdd);
+  xy = _mm512_shuffle_f32x4(x, y, 0xee), zw = _mm512_shuffle_f32x4(z, w, 0xee);
+  out[2].v = _mm512_shuffle_f32x4(xy, zw, 0x88);
+  out[3].v = _mm512_shuffle_f32x4(xy, zw, 0xdd);
 }
 // A lane's 4 bytes as a pair of bf16: the first (low) and the second (high) as f32, or with the other one zeroed.
 OCTAVO_INLINE f32x16 bf16_first(f32x16 a) { return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(a.v), 16))}; }
@@ -201,10 +207,14 @@ OCTAVO_INLINE __m256 bf16_256(const uint16_t* p) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p)), 16));
 }
 OCTAVO_INLINE f32x16 load_bf16(const uint16_t* p) { return {bf16_256(p), bf16_256(p + 8)}; }
-OCTAVO_INLINE f32x16 load_2x8(const float* a, const float* b) { return {_mm256_loadu_ps(a), _mm256_loadu_ps(b)}; }
-OCTAVO_INLINE f32x16 load_4x4(const float* a, const float* b, const float* c, const float* d) {
-  return {_mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(a)), _mm_loadu_ps(b), 1),
-          _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(c)), _mm_loadu_ps(d), 1)};
+OCTAVO_INLINE __m256 join_256(const float* a, const float* b) {
+  return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(a)), _mm_loadu_ps(b), 1);
+}
+OCTAVO_INLINE void join_2(const float* a, const float* b, f32x16* out) {
+  for (int i = 0; i < 2; i++) out[i] = {_mm256_loadu_ps(a + 8 * i), _mm256_loadu_ps(b + 8 * i)};
+}
+OCTAVO_INLINE void join_4(const float* a, const float* b, const float* c, const float* d, f32x16* out) {
+  for (int i = 0; i < 4; i++) out[i] = {join_256(a + 4 * i, b + 4 * i), join_256(c + 4 * i, d + 4 * i)};
 }
 OCTAVO_INLINE __m256 shift_left_16(__m256 a) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(a), 16)); }
 OCTAVO_INLINE f32x16 bits_and(f32x16 a, int mask) {
@@ -276,19 +286,17 @@ OCTAVO_INLINE f32x16 scale_pow2(f32x16 a, f32x16 n) {
   return {a.v * (f32v)e};
 }
 OCTAVO_INLINE f32x16 load_bf16(const uint16_t* p) { f32x16 r; for (int i = 0; i < 16; i++) r.v[i] = bf16_to_f32(p[i]); return r; }
-OCTAVO_INLINE f32x16 load_2x8(const float* a, const float* b) {
-  f32x16 r;
-  memcpy(&r.v, a, 32);
-  memcpy((uint8_t*)&r.v + 32, b, 32);
-  return r;
+OCTAVO_INLINE void join_2(const float* a, const float* b, f32x16* out) {
+  for (int i = 0; i < 2; i++) {
+    memcpy(&out[i].v, a + 8 * i, 32);
+    memcpy((uint8_t*)&out[i].v + 32, b + 8 * i, 32);
+  }
 }
-OCTAVO_INLINE f32x16 load_4x4(const float* a, const float* b, const float* c, const float* d) {
-  f32x16 r;
-  memcpy(&r.v, a, 16);
-  memcpy((uint8_t*)&r.v + 16, b, 16);
-  memcpy((uint8_t*)&r.v + 32, c, 16);
-  memcpy((uint8_t*)&r.v + 48, d, 16);
-  return r;
+OCTAVO_INLINE void join_4(const float* a, const float* b, const float* c, const float* d, f32x16* out) {
+  for (int i = 0; i < 4; i++) {
+    const float* places[4] = {a + 4 * i, b + 4 * i, c + 4 * i, d + 4 * i};
+    for (int j = 0; j < 4; j++) memcpy((uint8_t*)&out[i].v + 16 * j, places[j], 16);
+  }
 }
 OCTAVO_INLINE f32x16 bf16_first(f32x16 a) { return {(f32v)((i32v)a.v << 16)}; }
 OCTAVO_INLINE f32x16 bf16_second(f32x16 a) { return {(f32v)((i32v)a.v & int32_t(0xffff0000u))}; }

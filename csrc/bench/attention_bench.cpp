@@ -49,6 +49,7 @@ struct Step {
   Arena arena;
   std::vector<int32_t> query_start{0}, context_len, block_table;
   std::vector<float> q, out, partials;
+  int threads;
   AttentionPlan plan;
   AttentionArgs args{};
   uint8_t* scratch;
@@ -60,10 +61,11 @@ struct Step {
   };
   std::vector<Layer> layers;
 
-  Step(const KernelTable& table, KvType type, int page_size, int threads, const Load& load)
+  Step(const KernelTable& table, KvType type, int page_size, int thread_count, const Load& load)
       : kernels(table),
         memory(type, load.sequences * ((load.context + page_size - 1) / page_size), kLayers, page_size, kKvHeads, kHeadDim),
-        plan(kHeads, kKvHeads, 0, threads, 1 << 18) {
+        threads(thread_count),
+        plan(memory.layout(), kHeads, 0, thread_count, 1 << 18) {
     int blocks = (load.context + page_size - 1) / page_size;
     uint32_t state = 1;
     for (int i = 0; i < load.sequences * blocks; i++) block_table.push_back(i);
@@ -91,7 +93,9 @@ struct Step {
     for (Layer& layer : layers) {
       stages.push_back({[](void* self, int32_t item, int32_t thread) noexcept {
                           Layer& l = *(Layer*)self;
-                          l.step->kernels.attention(l.args, l.step->plan.items()[size_t(item)],
+                          const std::vector<AttentionItem>& items = l.step->plan.items();
+                          size_t next = size_t(item + l.step->threads);
+                          l.step->kernels.attention(l.args, items[size_t(item)], next < items.size() ? &items[next] : nullptr,
                                                     l.step->scratch + thread * l.step->scratch_stride);
                         },
                         &layer, int32_t(plan.items().size())});

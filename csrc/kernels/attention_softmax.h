@@ -65,6 +65,10 @@ struct FoldRows {
   float* sum;        // [rows]
 };
 
+OCTAVO_INLINE FoldRows rows_from(FoldRows rows, int first) {
+  return {rows.values + first * rows.stride, rows.stride, rows.greatest + first, rows.sum + first};
+}
+
 OCTAVO_INLINE void begin_fold(FoldRows state, int rows, int head_dim) {
   for (int r = 0; r < rows; r++) {
     for (int d = 0; d < head_dim; d += kLanes) store(state.values + r * state.stride + d, zero());

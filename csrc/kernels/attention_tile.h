@@ -2,7 +2,7 @@
 // accumulator is one chain over ascending head_dim (scores) or ascending tokens (values), so the shape of the block
 // never shows in the result.
 #pragma once
-#include "attention_kv.h"
+#include "attention_pages.h"
 
 namespace octavo {
 namespace OCTAVO_LEVEL {
@@ -21,31 +21,32 @@ constexpr int kBlockColumns = kChunksTogether;
 // Query rows that go through a span together; operands, scores and weights of a row are this far apart.
 constexpr int kRowsTogether = 2 * kBlockRows;
 
-// A decode reads each byte once and waits for memory. Pages are too short and scattered for the processor to see the V
-// planes coming; each line of K therefore asks for the line of V at the same place in its page. Into the second level:
-// a span of V would push K out of the first.
-template <int kPieces>
-OCTAVO_INLINE void fetch_values(const SpanPages& pages, int chunk, int64_t offset) {
-  const uint8_t* const* piece = pages.key_piece + chunk * kPieces;
-  for (int i = 0; i < kChunksTogether * kPieces; i++) __builtin_prefetch(piece[i] + offset + pages.key_to_value, 0, 2);
-}
-
 // Raw scores of chunks [chunk, chunk + kChunksTogether) for kRows rows.
 template <class Kv, int kPieces, int kRows>
-OCTAVO_NOINLINE void score_block(const SpanPages& pages, int chunk, int head_dim, const typename Kv::Operand* q, float* scores) {
+OCTAVO_NOINLINE void score_block(const SpanPages& pages, int chunk, int head_dim, const typename Kv::Operand* q,
+                                 float* scores, Fetch* fetch) {
   f32x16 sum[kRows][kChunksTogether];
   OCTAVO_UNROLL
   for (int r = 0; r < kRows; r++)
     OCTAVO_UNROLL
     for (int c = 0; c < kChunksTogether; c++) sum[r][c] = zero();
-  int64_t offset = 0;
-  for (int d = 0; d < head_dim; d += Kv::kPack, offset += pages.key_stride) {
-    if (pages.fetch_values) fetch_values<kPieces>(pages, chunk, offset);
+  int64_t offset = pages.key_head;
+  for (int d = 0; d < head_dim; d += Kv::kPack * kPieces, offset += pages.key_stride * kPieces) {
+    if (fetch) {
+      if (pages.fetch_values) fetch_values<kPieces>(pages, chunk, offset);
+      fetch_lines(fetch, kChunksTogether * kPieces);
+    }
     OCTAVO_UNROLL
     for (int c = 0; c < kChunksTogether; c++) {
-      typename Kv::Lanes keys = Kv::expand(load_keys<kPieces>(pages, chunk + c, offset));
+      f32x16 raw[kPieces];
+      load_keys<kPieces>(pages, chunk + c, offset, raw);
       OCTAVO_UNROLL
-      for (int r = 0; r < kRows; r++) sum[r][c] = Kv::multiply_add(q + r * kMaxHeadDim + d, keys, sum[r][c]);
+      for (int i = 0; i < kPieces; i++) {
+        typename Kv::Lanes keys = Kv::expand(raw[i]);
+        OCTAVO_UNROLL
+        for (int r = 0; r < kRows; r++)
+          sum[r][c] = Kv::multiply_add(q + r * kMaxHeadDim + d + i * Kv::kPack, keys, sum[r][c]);
+      }
     }
   }
   OCTAVO_UNROLL
@@ -56,15 +57,16 @@ OCTAVO_NOINLINE void score_block(const SpanPages& pages, int chunk, int head_dim
 
 // values[row] += sum over units [begin, end) of weight * V, columns [0, 16 * kColumns) of head_dim from `column` on.
 template <class Kv, int kRows, int kColumns>
-OCTAVO_NOINLINE void value_block(const SpanPages& pages, int begin, int end, int column, const typename Kv::Operand* weights,
-                 float* values) {
+OCTAVO_NOINLINE void value_block(const SpanPages& pages, int begin, int end, int column,
+                                 const typename Kv::Operand* weights, float* values, Fetch* fetch) {
   f32x16 sum[kRows][kColumns];
   OCTAVO_UNROLL
   for (int r = 0; r < kRows; r++)
     OCTAVO_UNROLL
     for (int c = 0; c < kColumns; c++) sum[r][c] = load(values + r * kMaxHeadDim + column + c * kLanes);
   for (int unit = begin; unit < end; unit++) {
-    const float* row = (const float*)pages.value_unit[unit] + column;
+    const float* row = (const float*)(pages.value_unit[unit] + pages.value_head) + column;
+    if (fetch) fetch_lines(fetch, kColumns);
     OCTAVO_UNROLL
     for (int c = 0; c < kColumns; c++) {
       typename Kv::Lanes v = Kv::expand(load(row + c * kLanes));
@@ -86,7 +88,7 @@ void value_edge(const SpanPages& pages, int begin, int end, int token_begin, int
                 const typename Kv::Operand* weights, float* values) {
   for (int unit = begin; unit < end; unit++) {
     bool first_hidden = unit * Kv::kPack < token_begin, last_hidden = (unit + 1) * Kv::kPack > token_end;
-    const float* row = (const float*)pages.value_unit[unit];
+    const float* row = (const float*)(pages.value_unit[unit] + pages.value_head);
     for (int d = 0; d < head_dim; d += kLanes) {
       f32x16 raw = load(row + d);
       if (first_hidden) raw = keep_second(raw);
@@ -96,24 +98,26 @@ void value_edge(const SpanPages& pages, int begin, int end, int token_begin, int
   }
 }
 
-// Raw scores of tokens [begin, end), in whole groups of chunks.
+// Raw scores of the tokens in `seen`, in whole groups of chunks.
 template <class Kv, int kRows>
-void score_rows(const SpanPages& pages, int begin, int end, int head_dim, const typename Kv::Operand* q, float* scores) {
-  for (int chunk = begin / kLanes / kChunksTogether * kChunksTogether; chunk * kLanes < end; chunk += kChunksTogether)
+void score_rows(const SpanPages& pages, TokenRange seen, int head_dim, const typename Kv::Operand* q, float* scores,
+                Fetch* fetch) {
+  for (int chunk = seen.begin / kLanes / kChunksTogether * kChunksTogether; chunk * kLanes < seen.end;
+       chunk += kChunksTogether)
     switch (pages.pieces) {
-      case 1: score_block<Kv, 1, kRows>(pages, chunk, head_dim, q, scores); break;
-      case 2: score_block<Kv, 2, kRows>(pages, chunk, head_dim, q, scores); break;
-      default: score_block<Kv, 4, kRows>(pages, chunk, head_dim, q, scores);
+      case 1: score_block<Kv, 1, kRows>(pages, chunk, head_dim, q, scores, fetch); break;
+      case 2: score_block<Kv, 2, kRows>(pages, chunk, head_dim, q, scores, fetch); break;
+      default: score_block<Kv, 4, kRows>(pages, chunk, head_dim, q, scores, fetch);
     }
 }
 
 template <class Kv, int kRows>
 void value_rows(const SpanPages& pages, int begin, int end, int head_dim, const typename Kv::Operand* weights,
-                float* values) {
+                float* values, Fetch* fetch) {
   int column = 0;
   for (; column + kBlockColumns * kLanes <= head_dim; column += kBlockColumns * kLanes)
-    value_block<Kv, kRows, kBlockColumns>(pages, begin, end, column, weights, values);
-  for (; column < head_dim; column += kLanes) value_block<Kv, kRows, 1>(pages, begin, end, column, weights, values);
+    value_block<Kv, kRows, kBlockColumns>(pages, begin, end, column, weights, values, fetch);
+  for (; column < head_dim; column += kLanes) value_block<Kv, kRows, 1>(pages, begin, end, column, weights, values, fetch);
 }
 
 template <int kMax, class Body>

@@ -87,29 +87,29 @@ bool same_bits(const World& a, int seq_a, int query_a, const World& b, int seq_b
   return !memcmp(a.out_row(seq_a, query_a), b.out_row(seq_b, query_b), size_t(a.q_width) * 4);
 }
 
-// Random cuts by queries and spans of everything in the batch; `partial_rows` gets what they need.
+// Random cuts by heads, queries and spans of everything in the batch; `partial_rows` gets what they need.
 void random_cut(const World& world, Random& random, std::vector<AttentionItem>* items,
                 std::vector<AttentionMerge>* merges, int64_t* partial_rows) {
   *partial_rows = 0;
   for (int seq = 0; seq < int(world.sequences.size()); seq++)
-    for (int head = 0; head < world.shape.kv_heads; head++) {
+    for (int head = 0, heads; head < world.shape.kv_heads; head += heads) {
+      heads = 1 + random.below(world.shape.kv_heads - head);
       const Sequence& sequence = world.sequences[seq];
-      for (int query = 0; query < sequence.queries;) {
-        int count = 1 + random.below(sequence.queries - query);
+      for (int query = 0, count; query < sequence.queries; query += count) {
+        count = 1 + random.below(random.below(2) ? 4 : sequence.queries);
+        count = std::min(count, sequence.queries - query);
         int spans = (sequence.context - sequence.queries + query + count + kAttentionSpan - 1) / kAttentionSpan;
         if (random.below(3) == 0) {
-          items->push_back({seq, head, query, count, 0, spans, -1});
-        } else {
-          int rows = count * world.shape.group;
-          merges->push_back({seq, head, query, count, int32_t(*partial_rows), spans});
-          for (int span = 0; span < spans;) {
-            int n = 1 + random.below(spans - span);
-            items->push_back({seq, head, query, count, span, span + n, int32_t(*partial_rows + span * rows)});
-            span += n;
-          }
-          *partial_rows += int64_t(rows) * spans;
+          items->push_back({seq, head, heads, query, count, 0, spans, -1});
+          continue;
         }
-        query += count;
+        int rows = heads * count * world.shape.group;
+        merges->push_back({seq, head, heads, query, count, int32_t(*partial_rows), spans});
+        for (int span = 0, n; span < spans; span += n) {
+          n = 1 + random.below(spans - span);
+          items->push_back({seq, head, heads, query, count, span, span + n, int32_t(*partial_rows + span * rows)});
+        }
+        *partial_rows += int64_t(rows) * spans;
       }
     }
   for (size_t i = items->size(); i > 1; i--) std::swap((*items)[i - 1], (*items)[random.below(int(i))]);
@@ -166,10 +166,10 @@ void test_broken_token(const KernelTable& level, const Shape& shape) {
 void test_same_bits(const KernelTable& level) {
   for (KvType type : {KvType::f32, KvType::bf16}) {
     Shape shape;
-    shape.type = type, shape.kv_heads = 1;
+    shape.type = type;
     test_same_bits(level, shape);
     test_broken_token(level, shape);
-    shape.window = 101, shape.group = 4, shape.head_dim = 48, shape.sinks = true;
+    shape.window = 101, shape.group = 4, shape.kv_heads = 3, shape.head_dim = 48, shape.sinks = true;
     test_same_bits(level, shape);
   }
 }
