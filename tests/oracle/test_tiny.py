@@ -9,6 +9,7 @@ import pytest
 from tests.oracle.harness import Drawn, generate
 from tests.oracle.tiny import MODELS, TinyModel, write_folder, write_gguf_file
 
+from octavo import _native
 from octavo.config import EngineConfig
 from octavo.engine.params import SamplingParams
 from octavo.formats.model_files import ModelFiles
@@ -82,6 +83,14 @@ def test_logits_in_small_chunks(written: Path, page_size: int, chunk: int, backe
     engine = exact_engine(
         path_of(written, "biases", "gguf"), backend, page_size=page_size, max_num_batched_tokens=chunk, max_num_seqs=3
     )
+    assert_golden(model, generate(engine, model.prompts(), greedy))
+
+
+@pytest.mark.parametrize("level", _native.supported_levels())
+@pytest.mark.parametrize("name", ["tied", "biases", "mistral-window"])
+def test_logits_at_every_instruction_set_level(written: Path, name: str, level: str) -> None:
+    model = MODELS[name]
+    engine = exact_engine(path_of(written, name, "folder"), "cpu", isa=level)
     assert_golden(model, generate(engine, model.prompts(), greedy))
 
 
