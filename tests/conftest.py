@@ -9,10 +9,12 @@ import pytest
 from octavo.formats.model_files import ModelFiles
 from octavo.formats.resolve import resolve
 
-# A shell without job control starts background commands with SIGINT ignored, and every child would inherit that: tests
-# that interrupt a program need what a terminal gives it.
+# A shell without job control starts background commands with SIGINT ignored, nohup with SIGHUP, and every child would
+# inherit that: tests that interrupt a program need what a terminal gives it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,8 @@ import socket
 
 BACKLOG = 2048
 KEEPALIVE_IDLE_S = 60
+#: Of a response, so much may wait in the kernel for its client; the rest stays with its choice, where pieces join.
+UNSENT_BYTES = 128 << 10
 
 
 class ListenError(RuntimeError):
@@ -28,6 +30,8 @@ def listen(host: str, port: int) -> socket.socket:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # accepted sockets inherit it: dead peers show
         if hasattr(socket, "TCP_KEEPIDLE"):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
+        if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # else buffers grow to megabytes for every client that does not read
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         sock.bind(address)
