@@ -65,6 +65,22 @@ def test_aborted_sequences_are_gone_after_the_step() -> None:
     assert driver.scheduler.stats().pages_held == 0
 
 
+def test_dc01_leaving_during_a_long_prefill_frees_its_pages_at_once() -> None:
+    driver = Driver(config())
+    driver.scheduler.add(request(1, 200, 50))
+    for computed in (64, 128):
+        driver.step()
+        stats = driver.scheduler.stats()
+        assert (stats.computed_tokens, stats.pages_held) == (computed, computed // 4)
+    driver.scheduler.abort(1)
+    assert driver.step() is None
+    stats = driver.scheduler.stats()
+    assert (stats.pages_held, stats.running, stats.waiting, stats.aborted) == (0, 0, 0, 1)
+    driver.scheduler.add(request(1, 200, 50))
+    driver.run()
+    assert driver.cached[1, 0] == 128, "what was computed is not lost"
+
+
 def test_preempted_sequences_go_on_with_the_same_tokens() -> None:
     driver = Driver(config(num_pages=64, max_num_seqs=16))
     asked = [request(i, 40, 60) for i in range(12)]
