@@ -118,3 +118,13 @@ def test_logprobs_are_finite_and_ranked() -> None:
     ids, values = top(logprobs, 2)
     assert ids.tolist() == [0, 2]
     assert values[0] == values[1]
+
+
+def test_nan_counts_as_minus_infinity_and_nothing_else_changes() -> None:
+    greedy = SlotParams(0, temperature=0.0)
+    assert draw(greedy, [np.nan, -np.inf, np.nan]) == 0, "equals, so the lowest id"
+    assert draw(greedy, [np.finfo(np.float32).max, np.nan, np.inf]) == 2
+    logprobs = log_softmax(np.array([np.nan, 1.0, 1.0], np.float32))
+    assert logprobs[0] == -np.inf
+    np.testing.assert_allclose(np.exp(logprobs[1:]), 0.5, atol=1e-6)
+    assert (log_softmax(np.array([np.nan, -np.inf], np.float32)) == -np.inf).all()

@@ -96,7 +96,7 @@ class SamplerSlot:
         adjusted = self._adjust(logits)
         largest = adjusted.max()
         if not np.isfinite(largest):
-            return int(np.argmax(np.nan_to_num(logits, nan=-np.inf)))
+            return int(np.argmax(without_nan(logits)))
         if params.temperature < GREEDY_BELOW:
             return int(np.argmax(adjusted))
         with np.errstate(under="ignore"):
@@ -109,7 +109,7 @@ class SamplerSlot:
     def _adjust(self, logits: Floats) -> Floats:
         """Steps 1 to 3 of the rule on a copy."""
         params = self.params
-        adjusted: Floats = np.where(np.isnan(logits), np.float32(-np.inf), logits)
+        adjusted = without_nan(logits)
         if self.drawn < params.min_tokens and params.eos_ids:
             adjusted[list(params.eos_ids)] = -np.inf
         for token, bias in params.logit_bias.items():
@@ -123,6 +123,12 @@ class SamplerSlot:
             counts = self.output_counts[output].astype(np.float32)
             adjusted[output] = adjusted[output] - np.float32(params.frequency) * counts - np.float32(params.presence)
         return adjusted
+
+
+def without_nan(logits: Floats) -> Floats:
+    """A copy float32 [vocab] in which NaN is minus infinity and nothing else is different."""
+    result: Floats = np.where(np.isnan(logits), np.float32(-np.inf), logits)
+    return result
 
 
 def keep(logits: Floats, weights: Floats, top_k: int, top_p: float, min_p: float) -> npt.NDArray[np.bool_]:
@@ -143,8 +149,12 @@ def keep(logits: Floats, weights: Floats, top_k: int, top_p: float, min_p: float
 
 
 def log_softmax(logits: Floats) -> Floats:
-    """Log-probabilities float32 [vocab] of untouched logits float32 [vocab]."""
-    below = logits - logits.max()
+    """Log-probabilities float32 [vocab] of untouched logits float32 [vocab]. Never NaN."""
+    logits = without_nan(logits)
+    largest = logits.max()
+    if largest == -np.inf:
+        return logits
+    below = logits - largest
     with np.errstate(under="ignore"):
         total = np.exp(below).sum(dtype=np.float64)
     result: Floats = below - np.float32(np.log(total))
