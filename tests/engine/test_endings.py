@@ -154,6 +154,16 @@ def test_a_choice_can_be_aborted_before_it_has_begun() -> None:
     assert set(driver.finish) == {(1, 0), (1, 2)}
 
 
+def test_a_choice_that_a_stop_string_ended_does_not_count_as_aborted() -> None:
+    driver = Driver(config())
+    driver.scheduler.add(request(1, 10, 50, n=2))
+    driver.step()
+    driver.scheduler.abort(1, 0)
+    assert driver.scheduler.stats().aborted == 0
+    driver.scheduler.abort(1)
+    assert driver.scheduler.stats().aborted == 1
+
+
 def test_a_failed_step_ends_what_it_carried_and_nothing_else() -> None:
     driver = Driver(config(max_num_seqs=1))
     driver.scheduler.add(request(1, 10, 5))

@@ -69,12 +69,16 @@ class Scheduler:
         self._waiting.push(leader)
 
     def abort(self, request_id: int, choice: int = -1) -> int:
-        """End a request, or one choice of it, without further output. Returns how many sequences that ended."""
+        """End a request, or one choice of it, without further output. Returns how many sequences that ended.
+
+        One choice alone ends because its text is complete (a stop string): that isn't counted as aborted.
+        """
         family = self._families.get(request_id)
         ended = [s for s in family.sequences.values() if choice in (-1, s.choice)] if family else []
         for sequence in ended:
             self._end(sequence)
-        self._counters.aborted += len(ended)
+        if choice == -1:
+            self._counters.aborted += len(ended)
         return len(ended)
 
     @property

@@ -40,7 +40,8 @@ class EngineStats:
     """The moment's gauges and the totals since start.
 
     running, waiting: sequences. slots_*: token slots of held pages. prompt_tokens and cached_tokens count a request
-    once, at its first admission; computed_tokens counts every token fed, recomputed ones too. aborted: sequences.
+    once, at its first admission; computed_tokens counts every token fed, recomputed ones too. aborted: sequences
+    whose request was aborted; those that a stop string ended are not among them.
     forward_s, executor_s: seconds inside the forward passes, and inside the executor altogether.
     """
 
