@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from octavo.runtime.cgroup import Room
-from octavo.runtime.sizing import POOL_SHARE, Demand, SizingError, choose_sizes
+from octavo.runtime.sizing import LONGEST_SEQUENCES, POOL_SHARE, USUAL_TOKENS, Demand, SizingError, choose_sizes
 
 MIB = 1 << 20
 
@@ -87,3 +87,14 @@ def test_no_room_at_all() -> None:
 
 def test_no_more_than_all_sequences_can_fill() -> None:
     assert choose_sizes(demand(max_num_seqs=2), room(1 << 20)).num_pages == 2 * 1024
+
+
+def test_no_more_than_is_of_use_and_the_line_says_so() -> None:
+    sizes = choose_sizes(demand(), room(24 << 10))
+    assert sizes.num_pages == 256 * USUAL_TOKENS // 8
+    assert sizes.max_model_len == 8192
+    assert "enough for 256 sequences of 512 tokens" in sizes.reason
+    assert "change with --kv-cache-memory-bytes" in sizes.reason
+    assert choose_sizes(demand(max_num_seqs=8), room(24 << 10)).num_pages == LONGEST_SEQUENCES * 1024
+    assert choose_sizes(demand(context=300), room(24 << 10)).num_pages == 256 * 38
+    assert choose_sizes(demand(max_model_len=4096), room(24 << 10)).num_pages == 256 * USUAL_TOKENS // 8

@@ -9,6 +9,11 @@ from octavo.runtime.cgroup import Room
 #: Share of the room left after weights and workspace that the pool takes unless told otherwise: the front process, the
 #: tokenizer and whatever else runs here need some too.
 POOL_SHARE = 0.6
+#: The pool is no larger than so many tokens for each of the sequences that may run, or so many of the longest ones,
+#: whichever is more: twice what a ShareGPT conversation has. A small model would otherwise fill most of a machine with
+#: old prefixes, since what was once written stays in memory.
+USUAL_TOKENS = 512
+LONGEST_SEQUENCES = 4
 _MIB = 1 << 20
 
 
@@ -71,7 +76,7 @@ def _explicit_len(demand: Demand) -> int:
 
 
 def _pool_pages(demand: Demand, left: int, page_bytes: int, room: Room, wanted_len: int) -> int:
-    """The pool, in pages: as told, or a share of what is left but no more than the most sequences can fill."""
+    """The pool, in pages: as told, or a share of what is left but no more than is of use."""
     fitting = max(0, left) // page_bytes
     if demand.pool_bytes is not None:
         pages = demand.pool_bytes // page_bytes
@@ -84,7 +89,7 @@ def _pool_pages(demand: Demand, left: int, page_bytes: int, room: Room, wanted_l
             raise SizingError(f"kv_cache_memory_bytes is {demand.pool_bytes}; one page takes {page_bytes} bytes")
         return pages
     pages_per_seq = -(-wanted_len // demand.page_size)
-    pages = min(int(max(0, left) * POOL_SHARE) // page_bytes, pages_per_seq * demand.max_num_seqs)
+    pages = min(int(max(0, left) * POOL_SHARE) // page_bytes, _useful_pages(demand, wanted_len))
     if demand.max_model_len is not None and pages < pages_per_seq <= fitting:
         return pages_per_seq  # the user's context comes before our reserve
     if demand.max_model_len is not None and pages_per_seq > fitting:
@@ -101,11 +106,23 @@ def _pool_pages(demand: Demand, left: int, page_bytes: int, room: Room, wanted_l
     return pages
 
 
+def _useful_pages(demand: Demand, wanted_len: int) -> int:
+    """What `max_num_seqs` sequences of usual length need, or a few of the longest; never more than all can fill."""
+    usual = demand.max_num_seqs * -(-min(USUAL_TOKENS, wanted_len) // demand.page_size)
+    longest = min(LONGEST_SEQUENCES, demand.max_num_seqs) * -(-wanted_len // demand.page_size)
+    return max(usual, longest)
+
+
 def _reason(demand: Demand, room: Room, pages: int, page_bytes: int, max_model_len: int) -> str:
     """One line: model maximum, chosen value, why, and the flag that changes it."""
     pool = f"{pages} pages of {demand.page_size} tokens ({_mib(pages * page_bytes)})"
     if demand.pool_bytes is not None:
         pool += " as --kv-cache-memory-bytes asks"
+    elif pages == _useful_pages(demand, max_model_len):
+        pool += (
+            f", enough for {demand.max_num_seqs} sequences of {pages * demand.page_size // demand.max_num_seqs} tokens"
+        )
+        pool += f" (of {_mib(room.bytes)}, {room.source}; change with --kv-cache-memory-bytes)"
     else:
         pool += f" from {_mib(room.bytes)}, {room.source} (change with --kv-cache-memory-bytes)"
     if demand.max_model_len is not None:
