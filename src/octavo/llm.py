@@ -50,6 +50,7 @@ class LLM:
         self._engine: Engine | None = build_engine(config)
         self._active: dict[int, ActiveRequest] = {}
         self._next_id = 0
+        self._failure = ""
 
     @property
     def engine(self) -> Engine:
@@ -114,7 +115,7 @@ class LLM:
                 else:
                     self._step()
             if choice.finish_reason == "error":
-                raise RuntimeError("a forward pass failed; the answer is not complete")
+                raise RuntimeError(self._failure or "The engine gave up on this request.")
         finally:
             self._drop(active)
 
@@ -182,6 +183,7 @@ class LLM:
         outputs = self.engine.step()
         if outputs is None:
             return
+        self._failure = outputs.message or self._failure
         for row, request_id in enumerate(outputs.request_ids.tolist()):
             choice = self._active[request_id].push(outputs, row)
             if choice.stopped_by_text:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from octavo.engine.request import Finish, Request
 from octavo.runtime.build import build_engine
 from octavo.runtime.engine import Engine
 from octavo.runtime.facts import build_identity, fingerprint
+from octavo.runtime.worker import tokens_message
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +94,11 @@ def test_a_failed_step_ends_its_requests_and_the_engine_goes_on(
     ended = drain(running)
     assert ended == {(1, 0): ([], Finish.ERROR), (1, 1): ([], Finish.ERROR)}
     assert "poisoned" in capsys.readouterr().err
+    running.add(request(1))
+    outputs = running.step()
+    assert outputs is not None
+    assert re.fullmatch(r"A forward pass failed, .*: FloatingPointError: poisoned\.", outputs.message)
+    assert tokens_message(outputs, 1, 5).message == outputs.message
     running.add(request(3))
     assert drain(running) == drain(expected)
     stats = running.stats()

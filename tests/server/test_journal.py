@@ -194,6 +194,14 @@ def test_one_failed_choice_fails_the_request(setup: Setup) -> None:
     assert setup.journal.entries == {}
 
 
+def test_a_failed_step_is_logged_once_and_a_refusal_is_not(setup: Setup, caplog: pytest.LogCaptureFixture) -> None:
+    entries = [setup.open(Mailbox(streaming=True)) for _ in range(3)]
+    first, second, third = (entry.request_id for entry in entries)
+    setup.step((first, 0, -1, ERROR), (second, 0, -1, ERROR), message="A forward pass failed: no luck.")
+    setup.step((third, 0, -1, ERROR), message="the prompt is too long", step_id=-1)
+    assert [record.getMessage() for record in caplog.records] == ["A forward pass failed: no luck. (2 sequences ended)"]
+
+
 def test_a_stream_gets_what_came_before_its_failure(setup: Setup) -> None:
     async def read() -> str:
         mailbox = Mailbox(streaming=True)

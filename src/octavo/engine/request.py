@@ -55,7 +55,8 @@ class StepOutputs:
     request_ids int64 [N]; choices int32 [N]; tokens int32 [N] (-1: the sequence ended without a token);
     finish uint8 [N] (Finish); cached_tokens int32 [N]: prompt tokens that came from the prefix index (as of admission);
     queued_s float32 [N]: seconds from the request's arrival to its first admission;
-    logprobs float32 [N] and top_ids/top_logprobs [N, L] only when some sequence asked (rows of others hold -1 / 0).
+    logprobs float32 [N] and top_ids/top_logprobs [N, L] only when some sequence asked (rows of others hold -1 / 0);
+    message: one sentence on why the step failed, for those with Finish.ERROR.
     """
 
     request_ids: npt.NDArray[np.int64]
@@ -67,3 +68,4 @@ class StepOutputs:
     logprobs: npt.NDArray[np.float32] | None = None
     top_ids: npt.NDArray[np.int32] | None = None
     top_logprobs: npt.NDArray[np.float32] | None = None
+    message: str = ""

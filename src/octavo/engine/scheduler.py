@@ -215,8 +215,11 @@ class Scheduler:
         self._count(flight, result, len(tokens))
         return outputs
 
-    def fail(self, step: Step) -> StepOutputs:
-        """The step brought nothing but an error: end all it carried with Finish.ERROR; their pages are given back."""
+    def fail(self, step: Step, message: str = "") -> StepOutputs:
+        """The step brought nothing but an error: end all it carried with Finish.ERROR; their pages are given back.
+
+        message: one sentence on why, which the outputs carry.
+        """
         if not self._flights or self._flights[0].step is not step:
             raise ValueError(f"step {step.step_id} is not the oldest step under way")
         flight, table = self._flights.popleft(), self._slots
@@ -228,6 +231,7 @@ class Scheduler:
             finish=np.full(len(slots), Finish.ERROR, np.uint8),
             cached_tokens=table.cached_tokens[slots],
             queued_s=table.queued_s[slots],
+            message=message,
         )
         for slot in slots.tolist():
             self._end(table.at(slot))

@@ -50,7 +50,8 @@ class Engine:
     def step(self) -> StepOutputs | None:
         """One forward pass; None when there was nothing to run or it brought nobody a token.
 
-        A pass that fails ends the sequences it carried with Finish.ERROR; the others go on.
+        A pass that fails ends the sequences it carried with Finish.ERROR; the others go on. The outputs' message says
+        why, and the traceback is on standard error.
         """
         step = self.scheduler.schedule(time.monotonic())
         if step is None:
@@ -60,9 +61,9 @@ class Engine:
         self._step_tokens[bisect_left(ipc.STEP_TOKENS_BOUNDS, step.num_tokens_total)] += 1
         try:
             result = self.executor.submit(step).result()
-        except StepError:
+        except StepError as error:
             traceback.print_exc(file=sys.stderr)
-            outputs = self.scheduler.fail(step)
+            outputs = self.scheduler.fail(step, f"A forward pass failed, and this request with it: {error}.")
         except BaseException:  # Ctrl-C: the step can't be taken up again, but the engine goes on
             self.scheduler.fail(step)
             raise

@@ -180,6 +180,7 @@ def tokens_message(outputs: StepOutputs, generation: int, step_id: int) -> ipc.T
         top_ids=b"" if top_ids is None else top_ids.astype("<i4", copy=False).tobytes(),
         top_logprobs=b"" if top_logprobs is None else top_logprobs.astype("<f4", copy=False).tobytes(),
         top_width=0 if top_ids is None else top_ids.shape[1],
+        message=outputs.message,
     )
 
 

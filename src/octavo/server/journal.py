@@ -6,6 +6,7 @@ the engine reports is applied here, once a step.
 
 from __future__ import annotations
 
+import logging
 import time
 from array import array
 from collections.abc import Callable
@@ -16,6 +17,8 @@ from octavo.engine.params import SamplingParams
 from octavo.server.errors import ApiError, engine_failed
 from octavo.server.mailbox import ABORT, ERROR, REASONS, RUNNING, Choice, Mailbox, TokenLogprob
 from octavo.server.metrics import Metrics
+
+log = logging.getLogger("octavo.server")
 
 Salt = tuple[tuple[str, str], ...]
 
@@ -91,6 +94,8 @@ class Journal:
     def apply(self, message: ipc.Tokens) -> None:
         """The outcome of one step: tokens to their choices, handlers woken. Raises ipc.FrameError for a broken one."""
         now_s = self.clock()
+        if message.message and message.step_id >= 0:
+            log.error("%s (%d sequences ended)", message.message, len(message.finish))
         for row, (request_id, number, token, finish) in enumerate(ipc.columns(message)):
             entry = self.entries.get(request_id)
             if entry is None:
