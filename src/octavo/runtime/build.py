@@ -14,6 +14,7 @@ from octavo.config import EngineConfig
 from octavo.engine.params import SamplingParams
 from octavo.engine.scheduler import Scheduler, SchedulerConfig
 from octavo.engine.step import SequenceStart, Step
+from octavo.formats.pull import Progress
 from octavo.formats.resolve import resolve
 from octavo.models.decoder import record
 from octavo.models.load import LoadedModel, load_model
@@ -31,14 +32,19 @@ _HEAD_ROWS = 64
 _WARM_UP_TOKENS = 16
 
 
-def build_engine(config: EngineConfig, on_phase: OnPhase = lambda phase, seconds, detail: None) -> Engine:
-    """An engine that has run a warm-up step. `on_phase(name, seconds, detail)` is called as each phase ends.
+def build_engine(
+    config: EngineConfig, on_phase: OnPhase = lambda phase, seconds, detail: None, on_fetch: Progress | None = None
+) -> Engine:
+    """An engine that has run a warm-up step.
+
+    `on_phase(name, seconds, detail)` is called as each phase ends; `on_fetch(what, done bytes, all bytes)` several
+    times a second while the model is fetched.
 
     Raises ModelNotFoundError, ModelFileError, MetadataError, WeightsError, SizingError or UnsupportedError, each one
     sentence for the user.
     """
     clock = _PhaseClock(on_phase)
-    files = resolve(config.model)
+    files = resolve(config.model, on_fetch)
     clock.ended("resolve", str(files.path))
     model = load_model(files)
     clock.ended("open", f"{model.spec.architecture}, {len(model.spec.layers)} layers, {model.weights_bytes} bytes")

@@ -26,6 +26,7 @@ from octavo.engine.request import Finish, Request, StepOutputs
 
 STATS_INTERVAL_S = 0.25
 BEAT_INTERVAL_S = 0.5
+FETCH_INTERVAL_S = 2.0
 RECEIVE_BYTES = 1 << 16
 _PR_SET_PDEATHSIG = 1
 
@@ -67,6 +68,8 @@ class Channel:
         self._socket = connection
         self._reader = ipc.FrameReader(from_engine=False)
         self._lock = threading.Lock()
+        self._fetching = ""
+        self._fetch_due_s = 0.0
 
     def send(self, message: ipc.EngineMessage) -> None:
         """Blocks while the front does not read: an engine never runs ahead of it by more than a socket buffer."""
@@ -79,6 +82,13 @@ class Channel:
 
     def phase_ended(self, phase: str, seconds: float, detail: str = "") -> None:
         self.send(ipc.Progress(self.generation, phase, seconds, detail))
+
+    def fetching(self, what: str, done_bytes: int, total_bytes: int) -> None:
+        """So much of a model has been fetched: told at once when `what` is new, else every FETCH_INTERVAL_S."""
+        now = time.monotonic()
+        if what != self._fetching or now >= self._fetch_due_s:
+            self._fetching, self._fetch_due_s = what, now + FETCH_INTERVAL_S
+            self.send(ipc.Fetching(self.generation, what, done_bytes, total_bytes))
 
     def receive(self, wait: bool) -> list[ipc.FrontMessage]:
         """Messages that have arrived; with `wait` at least one byte is awaited. Raises FrontGone at end of file."""
@@ -257,7 +267,7 @@ def main() -> NoReturn:
 
     from octavo.runtime.build import build_engine  # the kernels load only once the process is safe to leave
 
-    code = serve(channel, build_engine)
+    code = serve(channel, lambda config, on_phase: build_engine(config, on_phase, channel.fetching))
     sys.stderr.flush()
     os._exit(code)  # kernel threads and a mapped model need no tidying, and nothing may hang the exit
 

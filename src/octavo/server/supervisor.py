@@ -177,6 +177,9 @@ class Supervisor:
         elif isinstance(message, ipc.Progress):
             log.info("engine: %s in %.2f s%s", message.phase, message.seconds, _parenthesis(message.detail))
             listener.phase(message.phase)
+        elif isinstance(message, ipc.Fetching):
+            done, total = message.done_bytes / 1e6, message.total_bytes / 1e6
+            log.info("engine: %s, %.0f of %.0f MB", message.what, done, total)
         elif isinstance(message, ipc.Failed):
             self._failure = message.message
         else:
