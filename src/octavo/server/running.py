@@ -13,6 +13,7 @@ from typing import Any
 from octavo import ipc
 from octavo.config import EngineConfig, ServerConfig
 from octavo.formats.errors import ModelFileError
+from octavo.process import settle
 from octavo.server.admission import Admission
 from octavo.server.app import App
 from octavo.server.auth import Keys
@@ -94,8 +95,7 @@ class _Running:
         supervising = self._start(self._supervise())
         loading = self._start(self._load_text())
         code = await self._ending
-        http.should_exit = True
-        http.force_exit = code == INTERRUPTED
+        http.end(at_once=code == INTERRUPTED)
         loading.cancel()
         if code == INTERRUPTED:
             self._supervisor.kill()
@@ -169,6 +169,7 @@ class _Running:
             return
         took_s, names = time.monotonic() - self._began_s, ", ".join(self._front.model_names)
         log.info("ready after %.2f s; %s", took_s, names)
+        settle()
 
     # The end
 

@@ -44,7 +44,7 @@ class Patience:
     silence_stuck_s: float = 3.0
     silence_dead_s: float = 10.0
     step_dead_s: float = 60.0
-    check_every_s: float = 0.25
+    check_every_s: float = 0.5
     first_backoff_s: float = 0.1
     max_backoff_s: float = 10.0
     deaths_in_a_row: int = 5
