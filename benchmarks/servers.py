@@ -54,6 +54,12 @@ class Server:
         """Its first child process: of an Octavo server, the engine."""
         return int(Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()[0])
 
+    def cpu_s(self) -> float:
+        """Processor time of the process so far, without its children."""
+        return (
+            sum(int(path.read_text().split()[0]) for path in Path(f"/proc/{self.pid}/task").glob("*/schedstat")) / 1e9
+        )
+
     def __enter__(self) -> Server:
         begin = time.perf_counter()
         self._process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log)
