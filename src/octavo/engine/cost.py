@@ -190,9 +190,9 @@ class CostModel:
         if not len(seconds):
             return predicted
         ratio = seconds / np.maximum(features @ self._parts, 1e-12)
-        gap = predicted * min(float(np.median(ratio)), float(np.median(ratio[-_CORRECTION_SAMPLES:])))
-        alike = np.abs(features[:, 2] - decodes.sequences) <= decodes.sequences / 4
-        return min(gap, GAP_GROWTH * float(np.median(seconds[alike]))) if alike.any() else gap
+        gap = predicted * min(_median(ratio), _median(ratio[-_CORRECTION_SAMPLES:]))
+        alike = seconds[np.abs(features[:, 2] - decodes.sequences) <= decodes.sequences / 4]
+        return min(gap, GAP_GROWTH * _median(alike)) if len(alike) else gap
 
     def _most_tokens(self) -> int:
         """Prefill tokens that the next step may have, after those that the latest ones had."""
@@ -206,38 +206,56 @@ class CostModel:
         if self._steps - self._fitted_at < min(8, 1 + self._prefill.count // 8):
             return
         self._fitted_at = self._steps
-        decode, prefill = slice(0, self._decode.count, 4), slice(0, self._prefill.count)
-        features = np.concatenate([self._decode.features[decode], self._prefill.features[prefill]])
-        seconds = np.concatenate([self._decode.seconds[decode], self._prefill.seconds[prefill]])
+        decodes, decode_s = self._decode.since()
+        prefills, prefill_s = self._prefill.since()
+        features = np.concatenate([decodes[::4], prefills])
+        seconds = np.concatenate([decode_s[::4], prefill_s])
         parts = _fit(features, seconds, self._parts)
         ratio = seconds / np.maximum(features @ parts, 1e-12)
-        usual = ratio <= 2 * np.median(ratio)  # the others: the machine was busy with something else
+        usual = ratio <= 2 * _median(ratio)  # the others: the machine was busy with something else
         self._parts = _fit(features[usual], seconds[usual], self._parts)
 
 
 class _Samples:
-    """A ring of the latest measured steps: what they did, how long they took, and when they were."""
+    """The latest `size` measured steps: what they did, how long they took, and when they were.
+
+    They lie one after another, so that a look at them is a view; when the arrays are full, the latest move to the
+    front.
+    """
 
     def __init__(self, size: int) -> None:
-        self.features: Floats = np.zeros((size, 5))
-        self.seconds: Floats = np.zeros(size)
-        self.count = 0
-        self._step: npt.NDArray[np.int64] = np.zeros(size, np.int64)
-        self._next = 0
+        self._size = size
+        self._features: Floats = np.zeros((4 * size, 5))
+        self._seconds: Floats = np.zeros(4 * size)
+        self._step: npt.NDArray[np.int64] = np.zeros(4 * size, np.int64)
+        self._end = 0
+
+    @property
+    def count(self) -> int:
+        return min(self._end, self._size)
 
     def add(self, features: tuple[float, ...], seconds: float, step: int) -> None:
-        at = self._next
-        self.features[at] = features
-        self.seconds[at] = seconds
+        at = self._end
+        if at == len(self._step):
+            at = self._size - 1
+            for column in (self._features, self._seconds, self._step):
+                column[:at] = column[-at:]
+        self._features[at] = features
+        self._seconds[at] = seconds
         self._step[at] = step
-        self._next = (at + 1) % len(self._step)
-        self.count = max(self.count, at + 1)
+        self._end = at + 1
 
-    def since(self, step: int) -> tuple[Floats, Floats]:
-        """Features and seconds of the samples after this step, the latest last."""
-        at = np.arange(self._next - self.count, self._next)
-        at = at[self._step[at] > step]
-        return self.features[at], self.seconds[at]
+    def since(self, step: int = 0) -> tuple[Floats, Floats]:
+        """Features [n, 5] and seconds [n] of the samples after this step, the latest last; views."""
+        first = self._end - self.count
+        first += int(self._step[first : self._end].searchsorted(step, "right"))
+        return self._features[first : self._end], self._seconds[first : self._end]
+
+
+def _median(values: Floats) -> float:
+    """As np.median, at a fraction of its overhead; `values` is not empty."""
+    ordered, middle = np.sort(values), len(values) // 2
+    return float(ordered[middle] if len(values) % 2 else (ordered[middle - 1] + ordered[middle]) / 2)
 
 
 def _fit(features: Floats, seconds: Floats, before: Floats) -> Floats:
@@ -251,12 +269,32 @@ def _fit(features: Floats, seconds: Floats, before: Floats) -> Floats:
     gram, goal = rows.T @ rows, rows.sum(axis=0)
     gram.flat[:: len(gram) + 1] += _INERTIA * len(rows)
     goal += _INERTIA * len(rows) * before * scale
+    equations = [[*line, value] for line, value in zip(gram.tolist(), goal.tolist(), strict=True)]
     used = list(range(len(goal)))
     parts: Floats = np.zeros(len(goal))
     while used:
-        solution = np.linalg.solve(gram[np.ix_(used, used)], goal[used])
-        if solution.min() >= 0.0:
+        solution = _solve([[equations[i][j] for j in (*used, -1)] for i in used])
+        least = min(solution)
+        if least >= 0.0:
             parts[used] = solution / scale[used]
             break
-        used.pop(int(solution.argmin()))
+        used.pop(solution.index(least))
     return parts
+
+
+def _solve(equations: list[list[float]]) -> list[float]:
+    """n equations, each with n factors and a value, by elimination; positive definite, so no pivot is near zero.
+
+    For five unknowns this takes a fraction of what calling a library for it does.
+    """
+    n = len(equations)
+    for i, pivot in enumerate(equations):
+        for line in equations[i + 1 :]:
+            factor = line[i] / pivot[i]
+            for j in range(i, n + 1):
+                line[j] -= factor * pivot[j]
+    solution: list[float] = []
+    for i in reversed(range(n)):
+        known = sum(factor * value for factor, value in zip(equations[i][i + 1 : n], reversed(solution), strict=True))
+        solution.append((equations[i][n] - known) / equations[i][i])
+    return solution[::-1]
