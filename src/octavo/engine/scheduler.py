@@ -6,7 +6,6 @@ import secrets
 from collections import deque
 
 import numpy as np
-import numpy.typing as npt
 
 from octavo.engine.admission import Admission
 from octavo.engine.budget import StepBudget
@@ -19,7 +18,7 @@ from octavo.engine.request import Finish, Request, StepOutputs
 from octavo.engine.scheduler_config import SchedulerConfig
 from octavo.engine.sequence import NO_SLOT, Family, Sequence
 from octavo.engine.sharing import PrefixSharing
-from octavo.engine.slots import Bools, Ints, SlotTable
+from octavo.engine.slots import Ints, SlotTable
 from octavo.engine.stats import Counters, EngineStats
 from octavo.engine.step import Step, StepResult
 from octavo.engine.step_builder import Flight, StepBuilder
@@ -199,20 +198,20 @@ class Scheduler:
         """
         if not self._flights or self._flights[0].step is not step or result.step_id != step.step_id:
             raise ValueError(f"step {step.step_id} with result {result.step_id} is not the oldest step under way")
-        if len(result.tokens) != int(step.sample.sum()):
-            raise ValueError(f"a result of {len(result.tokens)} tokens for {int(step.sample.sum())} samples")
-        flight = self._flights.popleft()
-        slots = self._slots
+        flight, slots = self._flights[0], self._slots
+        if len(result.tokens) != len(flight.sampled):
+            raise ValueError(f"a result of {len(result.tokens)} tokens for {len(flight.sampled)} samples")
+        self._flights.popleft()
+        self._observe(flight, result)
         alive = slots.epoch[step.slots] == flight.epochs
-        self._computed(flight, alive)
-        rows = alive[step.sample]
-        drawn = step.slots[step.sample & alive]
-        tokens = result.tokens[rows, 0]
-        finish = slots.append(drawn, tokens)
-        outputs = self._outputs(result, rows, drawn, tokens, finish)
-        for slot in drawn[finish != Finish.RUNNING].tolist():
-            self._end(slots.at(slot))
-        self._count(flight, result, len(tokens))
+        if not alive.all():
+            flight, result = flight.only(alive), result.only(alive[step.sample])
+        self._computed(flight)
+        outputs = self._outputs(flight, result)
+        for at in outputs.finish.nonzero()[0].tolist():
+            self._end(slots.at(int(flight.sampled[at])))
+        self._counters.generated_tokens += len(outputs.tokens)
+        self._counters.sample_waste(self.pool.slots_filled, self.pool.slots_held)
         return outputs
 
     def fail(self, step: Step, message: str = "") -> StepOutputs:
@@ -237,43 +236,43 @@ class Scheduler:
             self._end(table.at(slot))
         return outputs
 
-    def _computed(self, flight: Flight, alive: Bools) -> None:
+    def _observe(self, flight: Flight, result: StepResult) -> None:
+        """How long the step took."""
+        shape = flight.shape
+        self._cost.observe(shape, shape.tokens - flight.num_decodes, result.total_s)
+        self._counters.count_step(shape.tokens, result.forward_s, result.total_s)
+
+    def _computed(self, flight: Flight) -> None:
         """K and V of the step's tokens are in their pages now: register full pages, let followers go."""
         step, slots, size = flight.step, self._slots, self.pool.page_size
         before = step.num_computed
         after = before + step.num_tokens
-        slots.computed[step.slots[alive]] = after[alive]
+        slots.computed[step.slots] = after
         if self._waiting.counts_service:
-            work = (step.num_tokens + step.sample)[alive].tolist()
-            self._waiting.served(zip(map(slots.at, step.slots[alive].tolist()), work, strict=True))
+            work = (step.num_tokens + step.sample).tolist()
+            self._waiting.served(zip(map(slots.at, step.slots.tolist()), work, strict=True))
         if self._sharing:
-            filled = (after // size > before // size) & alive
+            filled = after // size > before // size
             for slot, count in zip(step.slots[filled].tolist(), after[filled].tolist(), strict=True):
                 self._sharing.computed(slots.at(slot), slots.tokens[slot], count)
-        for slot in step.slots[flight.num_decodes :][alive[flight.num_decodes :]].tolist():
+        for slot in step.slots[flight.num_decodes :].tolist():
             self._admission.release_followers(slots.at(slot))
 
-    def _outputs(
-        self, result: StepResult, rows: Bools, slots: Ints, tokens: Ints, finish: npt.NDArray[np.uint8]
-    ) -> StepOutputs:
-        table = self._slots
+    def _outputs(self, flight: Flight, result: StepResult) -> StepOutputs:
+        """Append the drawn tokens to their sequences."""
+        table, slots = self._slots, flight.sampled
+        tokens = result.tokens[:, 0]
         return StepOutputs(
             request_ids=table.request_id[slots],
             choices=table.choice[slots],
             tokens=tokens,
-            finish=finish,
+            finish=table.append(slots, tokens),
             cached_tokens=table.cached_tokens[slots],
             queued_s=table.queued_s[slots],
-            logprobs=None if result.logprobs is None else result.logprobs[rows, 0],
-            top_ids=None if result.top_ids is None else result.top_ids[rows, 0],
-            top_logprobs=None if result.top_logprobs is None else result.top_logprobs[rows, 0],
+            logprobs=None if result.logprobs is None else result.logprobs[:, 0],
+            top_ids=None if result.top_ids is None else result.top_ids[:, 0],
+            top_logprobs=None if result.top_logprobs is None else result.top_logprobs[:, 0],
         )
-
-    def _count(self, flight: Flight, result: StepResult, generated: int) -> None:
-        shape = flight.shape
-        self._cost.observe(shape, shape.tokens - flight.num_decodes, result.total_s)
-        self._counters.count_step(shape.tokens, generated, result.forward_s, result.total_s)
-        self._counters.sample_waste(self.pool.slots_filled, self.pool.slots_held)
 
     # What it holds
 

@@ -115,10 +115,8 @@ class SlotTable:
         self.known[slots] = length
         self.drawn[slots] -= 1
         stop = self._is_eos[np.minimum(tokens, len(self._is_eos) - 1)] & self.stops_at_eos[slots]
-        asking = self.has_stop_ids[slots]
-        if asking.any():
-            for i in np.flatnonzero(asking).tolist():
-                stop[i] |= int(tokens[i]) in self.at(slots[i]).stop_ids
+        for i in self.has_stop_ids[slots].nonzero()[0].tolist():
+            stop[i] |= int(tokens[i]) in self.at(slots[i]).stop_ids
         stop &= length >= self.min_tokens_at[slots]
         finish = np.zeros(len(slots), np.uint8)
         finish[length >= self.limit[slots]] = Finish.LENGTH

@@ -21,10 +21,9 @@ class Counters:
     waste_sum: float = 0.0
     waste_samples: int = 0
 
-    def count_step(self, computed: int, generated: int, forward_s: float, executor_s: float) -> None:
+    def count_step(self, computed: int, forward_s: float, executor_s: float) -> None:
         self.steps += 1
         self.computed_tokens += computed
-        self.generated_tokens += generated
         self.forward_s += forward_s
         self.executor_s += executor_s
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -81,3 +81,15 @@ class StepResult:
     top_ids: Ints | None = None
     top_logprobs: npt.NDArray[np.float32] | None = None
     outputs: dict[str, npt.NDArray[np.float32]] | None = None
+
+    def only(self, rows: npt.NDArray[np.bool_]) -> StepResult:
+        """The result without the rows, bool [R], that are False; named outputs stay whole."""
+        logprobs, top_ids, top_logprobs = self.logprobs, self.top_ids, self.top_logprobs
+        return replace(
+            self,
+            tokens=self.tokens[rows],
+            counts=self.counts[rows],
+            logprobs=None if logprobs is None else logprobs[rows],
+            top_ids=None if top_ids is None else top_ids[rows],
+            top_logprobs=None if top_logprobs is None else top_logprobs[rows],
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,10 +11,11 @@ from octavo.engine.budget import StepBudget
 from octavo.engine.cost import StepShape
 from octavo.engine.pages import PagePool
 from octavo.engine.sequence import Sequence
-from octavo.engine.slots import Ints, SlotTable
+from octavo.engine.slots import Bools, Ints, SlotTable
 from octavo.engine.step import SequenceStart, Step
 
 _NO_INTS = np.empty(0, np.int32)
+_NO_COPIES = np.empty((0, 4), np.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +23,27 @@ class Flight:
     """A step under way: what `apply` needs to know when its result comes.
 
     The first `num_decodes` rows are decodes, the others chunks. epochs: int32 [S], of the rows' slots when scheduled.
+    sampled: int32 [R]; the slots for which a token is drawn.
     """
 
     step: Step
     epochs: Ints
     num_decodes: int
     shape: StepShape
+    sampled: Ints
+
+    def only(self, rows: Bools) -> Flight:
+        """The flight without the rows, bool [S], that are False; its shape stays what was computed."""
+        step = self.step
+        kept = replace(
+            step,
+            slots=step.slots[rows],
+            num_tokens=step.num_tokens[rows],
+            num_computed=step.num_computed[rows],
+            sample=step.sample[rows],
+        )
+        decodes = int(np.count_nonzero(rows[: self.num_decodes]))
+        return Flight(kept, self.epochs[rows], decodes, self.shape, step.slots[rows & step.sample])
 
 
 class StepBuilder:
@@ -112,34 +128,34 @@ class StepBuilder:
         return start, end - start, budget.chunk(end - start, start, slots)
 
     def build(self, step_id: int, released: tuple[int, ...]) -> Flight:
-        slots, at = self._decodes, self._decodes_at
+        slots, at, table = self._decodes, self._decodes_at, self._slots
         num_decodes = len(slots)
         num_tokens = np.ones(num_decodes, np.int32)
         sample = np.ones(num_decodes, np.bool_)
-        shape = self.decode_shape
+        shape, sampled = self.decode_shape, slots
         if self._chunks:
             chunks = np.array(self._chunks, np.int32)
             slots = np.concatenate([slots, chunks[:, 0]])
             num_tokens = np.concatenate([num_tokens, chunks[:, 1]])
             at = np.concatenate([at, chunks[:, 2]])
             sample = np.concatenate([sample, chunks[:, 3] != 0])
-            shape = self._shape()
+            shape, sampled = self._shape(), slots[sample]
         step = Step(
             step_id=step_id,
             released=released,
             starts=tuple(self._starts),
             append_slots=np.array(self._append_slots, np.int32),
             append_pages=np.array(self._append_pages, np.int32),
-            copies=np.array(self._copies, np.int32).reshape(-1, 4),
+            copies=np.array(self._copies, np.int32) if self._copies else _NO_COPIES,
             slots=slots,
             num_tokens=num_tokens,
             num_computed=at,
             sample=sample,
             num_tokens_total=shape.tokens,
         )
-        self._slots.scheduled[slots] += num_tokens
-        self._slots.drawn[slots] += sample
-        return Flight(step, self._slots.epoch[slots], num_decodes, shape)
+        table.scheduled[slots] = at + num_tokens
+        table.drawn[sampled] += 1
+        return Flight(step, table.epoch[slots], num_decodes, shape, sampled)
 
     def _shape(self) -> StepShape:
         tokens, sequences, context, pairs = self.decode_shape

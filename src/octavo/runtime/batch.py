@@ -33,24 +33,24 @@ class BatchArrays:
         block_counts int32 [slots] are the executor's state after the step's changes."""
         batch, slots, total = self._batch, step.slots, step.num_tokens_total
         seqs = len(slots)
-        counting = self._counting[:seqs]
-        np.cumsum(step.num_tokens, out=batch.query_start[1 : seqs + 1])
+        batch.num_tokens, batch.num_seqs = total, seqs
         np.add(step.num_computed, step.num_tokens, out=batch.context_len[:seqs])
         if total == seqs:  # pure decode: one token each
-            batch.token_seq[:total] = counting
-            batch.positions[0, :total] = step.num_computed
+            positions, token_slots = step.num_computed, slots
+            batch.query_start[: seqs + 1] = self._counting[: seqs + 1]
+            batch.token_seq[:seqs] = self._counting[:seqs]
         else:
-            token_seq = np.repeat(counting, step.num_tokens)
-            batch.token_seq[:total] = token_seq
+            step.num_tokens.cumsum(out=batch.query_start[1 : seqs + 1])
+            token_seq = self._counting[:seqs].repeat(step.num_tokens)
             first = step.num_computed - batch.query_start[:seqs]
-            np.add(self._counting[:total], first[token_seq], out=batch.positions[0, :total])
-        token_slots = slots[batch.token_seq[:total]]
-        batch.tokens[:total] = token_rows[token_slots, batch.positions[0, :total]]
-        blocks = int(block_counts[slots].max(initial=0))
+            positions, token_slots = self._counting[:total] + first[token_seq], slots[token_seq]
+            batch.token_seq[:total] = token_seq
+        batch.positions[0, :total] = positions
+        batch.tokens[:total] = token_rows[token_slots, positions]
+        blocks = int(block_counts[slots].max())
         batch.block_table[0, :seqs, :blocks] = block_rows[slots, :blocks]
-        last_rows = batch.query_start[1 : seqs + 1][step.sample]
-        outputs = len(last_rows)
-        batch.output_rows[:outputs] = last_rows - 1
-        batch.output_slots[:outputs] = slots[step.sample]
-        batch.num_tokens, batch.num_seqs, batch.num_outputs = total, seqs, outputs
+        sampled = step.sample.nonzero()[0]
+        batch.num_outputs = outputs = len(sampled)
+        batch.output_rows[:outputs] = batch.query_start[sampled + 1] - 1
+        batch.output_slots[:outputs] = slots[sampled]
         return batch

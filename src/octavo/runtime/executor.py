@@ -57,9 +57,10 @@ class Executor:
             forward_s = time.perf_counter() - forward
         except Exception as error:
             raise StepError(f"step {step.step_id} failed: {type(error).__name__}: {error}") from error
-        slots = step.slots[step.sample]
-        self._token_rows[slots, self._token_counts[slots]] = sampled.tokens
-        self._token_counts[slots] += 1
+        slots = batch.output_slots[: batch.num_outputs]
+        at = self._token_counts[slots]
+        self._token_rows[slots, at] = sampled.tokens
+        self._token_counts[slots] = at + 1
         return StepHandle(_result(step, sampled, forward_s, time.perf_counter() - began))
 
     def _apply_changes(self, step: Step) -> None:
