@@ -142,10 +142,13 @@ class LLM:
         try:
             for tokens, own in zip(token_lists, self._params(params, len(token_lists)), strict=True):
                 actives.append(self._add(tokens, own))
-            with _ProgressBar(len(actives), sys.stderr.isatty() if progress is None else progress) as bar:
-                while any(active.open for active in actives):
+            with _ProgressBar(actives, sys.stderr.isatty() if progress is None else progress) as bar:
+                left = actives[::-1]
+                while left:
                     self._step()
-                    bar.update(sum(not active.open for active in actives), sum(active.tokens for active in actives))
+                    while left and not left[-1].open:
+                        left.pop()
+                    bar.update()
         finally:
             for active in actives:
                 self._drop(active)
@@ -184,8 +187,10 @@ class LLM:
         if outputs is None:
             return
         self._failure = outputs.message or self._failure
-        for row, request_id in enumerate(outputs.request_ids.tolist()):
-            choice = self._active[request_id].push(outputs, row)
+        columns = (outputs.request_ids, outputs.choices, outputs.tokens, outputs.finish)
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        for row, (request_id, number, token, finish) in enumerate(rows):
+            choice = self._active[request_id].push(number, token, finish, outputs, row)
             if choice.stopped_by_text:
                 self.engine.abort(request_id, choice.index)
 
@@ -200,34 +205,34 @@ class _ProgressBar:
     _WIDTH = 24
     _INTERVAL_S = 0.1
 
-    def __init__(self, total: int, shown: bool) -> None:
-        self._total = total
+    def __init__(self, requests: Sequence[ActiveRequest], shown: bool) -> None:
+        self._requests = requests
         self._shown = shown
         self._began_s = time.perf_counter()
         self._next_s = 0.0
-        self._last = (0, 0)
 
     def __enter__(self) -> _ProgressBar:
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._shown:
-            self._draw(*self._last)
+            self._draw()
             print(file=sys.stderr)
 
-    def update(self, done: int, tokens: int) -> None:
-        """So many requests have ended, so many tokens have been drawn."""
-        self._last = (done, tokens)
+    def update(self) -> None:
+        """After a step."""
         if self._shown and time.perf_counter() >= self._next_s:
             self._next_s = time.perf_counter() + self._INTERVAL_S
-            self._draw(done, tokens)
+            self._draw()
 
-    def _draw(self, done: int, tokens: int) -> None:
+    def _draw(self) -> None:
+        total, done = len(self._requests), sum(not request.open for request in self._requests)
+        tokens = sum(request.tokens for request in self._requests)
         speed = tokens / max(time.perf_counter() - self._began_s, 1e-9)
-        full = self._WIDTH * done // max(self._total, 1)
+        full = self._WIDTH * done // max(total, 1)
         bar = "#" * full + "-" * (self._WIDTH - full)
         print(
-            f"\r{done}/{self._total} requests |{bar}| {tokens} tokens, {speed:.0f} tokens/s",
+            f"\r{done}/{total} requests |{bar}| {tokens} tokens, {speed:.0f} tokens/s",
             end="",
             file=sys.stderr,
             flush=True,

@@ -10,7 +10,9 @@ from octavo.engine.request import Finish, StepOutputs
 from octavo.text.output import TextOutput
 from octavo.text.tokenizer import Tokenizer
 
-_REASONS = {Finish.STOP: "stop", Finish.LENGTH: "length", Finish.ABORT: "abort", Finish.ERROR: "error"}
+#: Plain ints: they are compared once for each token, and an enum is slow at that.
+_RUNNING, _STOP = int(Finish.RUNNING), int(Finish.STOP)
+_REASONS = {_STOP: "stop", int(Finish.LENGTH): "length", int(Finish.ABORT): "abort", int(Finish.ERROR): "error"}
 
 
 @dataclass(slots=True)
@@ -55,16 +57,16 @@ class GrowingChoice:
         self._output = output
         self._taken = 0
 
-    def push(self, token: int, finish: Finish, logprob: TokenLogprob | None) -> None:
+    def push(self, token: int, finish: int, logprob: TokenLogprob | None) -> None:
         if token >= 0:
             self.tokens.append(token)
-            self.text += self._output.push(token, ends=finish is Finish.STOP)
+            self.text += self._output.push(token, ends=finish == _STOP)
             if self.logprobs is not None and logprob is not None and self._output.counts_last:
                 self.logprobs.append(logprob)
         if self._output.stopped:
-            self.stopped_by_text = finish is Finish.RUNNING
+            self.stopped_by_text = finish == _RUNNING
             self.finish_reason = "stop"
-        elif finish is not Finish.RUNNING:
+        elif finish != _RUNNING:
             self.text += self._output.end()
             self.finish_reason = _REASONS[finish]
 
@@ -93,14 +95,14 @@ class ActiveRequest:
         self._asked_logprobs = params.logprobs
         self._cached_tokens = 0
 
-    def push(self, outputs: StepOutputs, row: int) -> GrowingChoice:
-        """Take entry `row` of a step's outputs; returns the choice it belongs to."""
-        choice = self.choices[int(outputs.choices[row])]
-        token = int(outputs.tokens[row])
-        choice.push(token, Finish(int(outputs.finish[row])), self._logprob(outputs, row, token))
+    def push(self, number: int, token: int, finish: int, outputs: StepOutputs, row: int) -> GrowingChoice:
+        """One more token of choice `number`, which is entry `row` of a step's outputs; returns the choice."""
+        choice = self.choices[number]
+        if not choice.tokens:
+            self._cached_tokens = int(outputs.cached_tokens[row])
+        choice.push(token, finish, None if self._asked_logprobs is None else self._logprob(outputs, row, token))
         self.tokens += token >= 0
         self.open -= choice.finish_reason is not None
-        self._cached_tokens = int(outputs.cached_tokens[row])
         return choice
 
     def output(self) -> RequestOutput:
