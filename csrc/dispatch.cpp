@@ -21,6 +21,7 @@ struct Level {
     name_::fill_linear(table);           \
     name_::fill_attention(table);        \
     name_::fill_sampling(table);         \
+    name_::fill_peaks(table);            \
   }
 
 #if defined(OCTAVO_HAS_avx2)

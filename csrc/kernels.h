@@ -202,6 +202,13 @@ struct KernelTable {
   // `scratch` is 64-byte aligned and belongs to this call alone.
   void (*sample)(const float* logits, int32_t vocab, const SampleRow& row, uint8_t* scratch, SampleOut* out);
   int64_t (*sample_scratch_bytes)(int32_t vocab);
+
+  // peaks.cpp: what the machine can do at most (csrc/peaks.h)
+  // Multiply-adds in registers, as the kernels of this kind of activations do them; returns how many operations that
+  // were, two for each: 0 if the level has no instruction for it.
+  int64_t (*peak)(ActivationKind kind, int64_t rounds);
+  // Reads `bytes`, a multiple of 512, from 64-byte aligned memory; `ahead`: fetched ahead, as weights are.
+  void (*read)(const uint8_t* data, int64_t bytes, bool ahead);
 };
 
 // Tables of the levels this build has and this machine can run, best first. `find_level(nullptr)` is the best one,

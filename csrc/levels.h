@@ -9,6 +9,7 @@
   void fill_linear(KernelTable* table);              \
   void fill_attention(KernelTable* table);           \
   void fill_sampling(KernelTable* table);            \
+  void fill_peaks(KernelTable* table);               \
   }                                                  \
   }
 

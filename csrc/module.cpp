@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "arrays.h"
+#include "peaks.h"
 #include "plan.h"
 
 namespace nb = nanobind;
@@ -101,11 +102,13 @@ void copy_pages(LockedPlan& self, InputArray pairs) {
   for (int64_t i = 0; i < count; i++) plan->kv().copy_page(ids[2 * i], ids[2 * i + 1]);
 }
 
-std::vector<std::tuple<std::string, int64_t, double, double>> profile(LockedPlan& self) {
-  std::vector<std::tuple<std::string, int64_t, double, double>> lines;
-  for (const ProfileLine& line : self.locked()->profile())
-    lines.emplace_back(line.name, line.stages, line.seconds, line.wait_seconds);
-  return lines;
+using ProfileTuple = std::tuple<int32_t, std::string, int64_t, double, double>;
+
+std::vector<ProfileTuple> tuples(const std::vector<ProfileLine>& lines) {
+  std::vector<ProfileTuple> result;
+  for (const ProfileLine& line : lines)
+    result.emplace_back(line.op, line.name, line.stages, line.seconds, line.wait_seconds);
+  return result;
 }
 
 // The arrays of backends/ops.py Batch.
@@ -165,6 +168,8 @@ void bind_recording(nb::class_<LockedPlan>& plan) {
   plan.def("add_vector", [](LockedPlan& self, InputArray values) {
     return self.locked()->add_vector(input<float>(values, "values", 1), int32_t(values.shape(0)));
   }, "values"_a, "A copy of float32 [n]; its handle.");
+  plan.def("next_op", [](LockedPlan& self) { self.locked()->next_op(); },
+           "What is recorded from here to the next call is profiled as one op.");
   plan.def("embed", [](LockedPlan& self, int32_t weight, float scale, int32_t out) { self.locked()->embed(weight, scale, out); },
            "weight"_a, "scale"_a, "out"_a);
   plan.def("rows", [](LockedPlan& self, int32_t function, int32_t x, int32_t y, int32_t weight, float eps, int32_t out) {
@@ -200,11 +205,34 @@ void bind_running(nb::class_<LockedPlan>& plan) {
            "One forward pass, sampling included, without the GIL; the arrays must not change meanwhile. Returns the most "
            "log-probabilities that a row asked for, -1 if none did.");
   plan.def("set_profiling", [](LockedPlan& self, bool on) { self.locked()->set_profiling(on); }, "on"_a);
-  plan.def("profile", &profile,
-           "(kind of op, stages, seconds, seconds of them without an item to run), as the calling thread saw them.");
+  plan.def("profile", [](LockedPlan& self) { return tuples(self.locked()->profile()); },
+           "(-1, kind of op, stages, seconds, seconds of them without an item to run), as the calling thread saw them.");
+  plan.def("profile_ops", [](LockedPlan& self) { return tuples(self.locked()->profile_ops()); },
+           "The same for each op, which is the first entry, and kind of stage in it.");
   plan.def_prop_ro("pool_bytes", [](LockedPlan& self) { return self.locked()->kv().bytes(); });
   plan.def_prop_ro("weight_bytes", [](LockedPlan& self) { return self.locked()->weight_bytes(); });
   plan.def_prop_ro("workspace_bytes", [](LockedPlan& self) { return self.locked()->workspace_bytes(); });
+}
+
+void bind_peaks(nb::module_& m) {
+  m.def("peak_operations_per_s", [](const std::string& level, std::shared_ptr<ThreadPool> pool, int32_t kind,
+                                    double seconds) {
+    const KernelTable& kernels = level_or_throw(level);
+    ActivationKind activations = activation_from(kind);
+    nb::gil_scoped_release release;
+    return peak_operations_per_s(kernels, *pool, activations, seconds);
+  }, "level"_a, "pool"_a, "kind"_a, "seconds"_a, "Multiply-adds in registers, two operations each; 0: no instruction.");
+  m.def("memory_bytes_per_s", [](const std::string& level, std::shared_ptr<ThreadPool> pool, int64_t bytes, double seconds) {
+    const KernelTable& kernels = level_or_throw(level);
+    nb::gil_scoped_release release;
+    return memory_bytes_per_s(kernels, *pool, bytes, seconds);
+  }, "level"_a, "pool"_a, "bytes"_a, "seconds"_a, "Reading one buffer of this size, all threads together.");
+  m.def("cache_bytes_per_s", [](const std::string& level, std::shared_ptr<ThreadPool> pool, int64_t bytes_per_thread,
+                                double seconds) {
+    const KernelTable& kernels = level_or_throw(level);
+    nb::gil_scoped_release release;
+    return cache_bytes_per_s(kernels, *pool, bytes_per_thread, seconds);
+  }, "level"_a, "pool"_a, "bytes_per_thread"_a, "seconds"_a, "Each thread reading a buffer of its own again and again.");
 }
 
 }  // namespace
@@ -255,4 +283,5 @@ NB_MODULE(_native, m) {
      "vocab"_a, "kv_type"_a, "layers"_a, "kv_heads"_a, "head_dim"_a);
   bind_recording(plan);
   bind_running(plan);
+  bind_peaks(m);
 }

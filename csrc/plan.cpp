@@ -285,12 +285,10 @@ int32_t Plan::run(const Step& step, const StepResults& results) {
     attention.plan->build(step.query_start, step.context_len, step.seqs);
   if (head_) head_->set_results(results);
   stages_.clear();
-  for (const std::unique_ptr<Op>& op : ops_) op->stage(step, stages_);
   if (profiling_) {
-    std::vector<StageTime> times(stages_.stages().size());
-    pool_->run(stages_.stages(), times.data());
-    account(times);
+    run_profiled(step);
   } else {
+    for (const std::unique_ptr<Op>& op : ops_) op->stage(step, stages_);
     pool_->run(stages_.stages());
   }
   int32_t most = -1;
@@ -301,20 +299,48 @@ int32_t Plan::run(const Step& step, const StepResults& results) {
   return most;
 }
 
-void Plan::account(const std::vector<StageTime>& times) {
+void Plan::run_profiled(const Step& step) {
+  std::vector<size_t> op_of;  // of each stage
+  size_t op = 0;
+  for (size_t i = 0; i < ops_.size(); i++) {
+    while (op + 1 < op_begins_.size() && op_begins_[op + 1] <= i) op++;
+    ops_[i]->stage(step, stages_);
+    op_of.resize(stages_.stages().size(), op);
+  }
+  std::vector<StageTime> times(op_of.size());
+  pool_->run(stages_.stages(), times.data());
+  seconds_.resize(std::max(seconds_.size(), op + 1));
   for (size_t i = 0; i < times.size(); i++) {
-    Seconds& seconds = seconds_[int(stages_.kind(i))];
+    Seconds& seconds = seconds_[op_of[i]].kinds[int(stages_.kind(i))];
     seconds.stages++;
     seconds.total_ns += times[i].total_ns;
     seconds.wait_ns += times[i].wait_ns;
   }
 }
 
+std::vector<ProfileLine> Plan::profile_ops() const {
+  std::vector<ProfileLine> lines;
+  for (size_t op = 0; op < seconds_.size(); op++)
+    for (int32_t i = 0; i < kOpKinds; i++) {
+      const Seconds& seconds = seconds_[op].kinds[i];
+      if (seconds.stages)
+        lines.push_back({int32_t(op), kOpNames[i], seconds.stages, double(seconds.total_ns) * 1e-9,
+                         double(seconds.wait_ns) * 1e-9});
+    }
+  return lines;
+}
+
 std::vector<ProfileLine> Plan::profile() const {
   std::vector<ProfileLine> lines;
-  for (int32_t i = 0; i < kOpKinds; i++)
-    lines.push_back({kOpNames[i], seconds_[i].stages, double(seconds_[i].total_ns) * 1e-9,
-                     double(seconds_[i].wait_ns) * 1e-9});
+  for (int32_t i = 0; i < kOpKinds; i++) {
+    ProfileLine line = {-1, kOpNames[i], 0, 0.0, 0.0};
+    for (const OpSeconds& op : seconds_) {
+      line.stages += op.kinds[i].stages;
+      line.seconds += double(op.kinds[i].total_ns) * 1e-9;
+      line.wait_seconds += double(op.kinds[i].wait_ns) * 1e-9;
+    }
+    lines.push_back(line);
+  }
   return lines;
 }
 

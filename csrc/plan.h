@@ -29,6 +29,7 @@ struct AttentionShape {
 
 // Seconds by kind of op, as the thread that calls `run` sees them.
 struct ProfileLine {
+  int32_t op;  // how many `next_op` were before it, less one; -1 where all ops are added up
   const char* name;
   int64_t stages;
   double seconds, wait_seconds;
@@ -50,6 +51,8 @@ class Plan {
                      int64_t row_count, int64_t row_bytes, const int32_t* row_index);
   int32_t add_vector(const float* values, int32_t count);
 
+  // What is recorded from here to the next call is profiled as one op.
+  void next_op() { op_begins_.push_back(ops_.size()); }
   void embed(int32_t weight, float scale, int32_t out);
   // Result as f32 rows, or prepared. `y` and `weight` as the function needs them, else -1.
   void rows(RowFunction function, int32_t x, int32_t y, int32_t weight, float eps, int32_t out);
@@ -73,7 +76,8 @@ class Plan {
   int32_t run(const Step& step, const StepResults& results);
 
   void set_profiling(bool on) { profiling_ = on; }
-  std::vector<ProfileLine> profile() const;
+  std::vector<ProfileLine> profile() const;      // one line for each kind
+  std::vector<ProfileLine> profile_ops() const;  // one for each op and kind that ran
 
  private:
   const Rows& rows_at(int32_t id) const;
@@ -85,7 +89,7 @@ class Plan {
   const float* keep(const std::vector<float>& values);
   const AttentionPlan& attention_plan(int32_t q_heads, int32_t window);
   const float* rope_table(const AttentionShape& shape);
-  void account(const std::vector<StageTime>& times);
+  void run_profiled(const Step& step);
 
   const KernelTable& kernels_;
   std::shared_ptr<ThreadPool> pool_;
@@ -120,6 +124,7 @@ class Plan {
   ThreadRows row_scratch_{nullptr, 0};
 
   std::vector<std::unique_ptr<Op>> ops_;
+  std::vector<size_t> op_begins_;
   HeadOp* head_ = nullptr;
   StageList stages_;
 
@@ -127,7 +132,10 @@ class Plan {
     int64_t stages, total_ns, wait_ns;
   };
   bool profiling_ = false;
-  Seconds seconds_[kOpKinds] = {};
+  struct OpSeconds {
+    Seconds kinds[kOpKinds] = {};
+  };
+  std::vector<OpSeconds> seconds_;  // by op
 };
 
 }  // namespace octavo

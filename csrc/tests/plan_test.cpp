@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <random>
 #include <stdexcept>
@@ -151,6 +152,34 @@ void test_threads_do_not_show(const KernelTable& kernels) {
   }
 }
 
+// Time is kept by op as it was recorded; what is recorded before the first `next_op` belongs to the first op.
+void test_profile_by_op(const KernelTable& kernels) {
+  TinyPlan tiny(kernels, 2);
+  tiny.plan.set_profiling(true);
+  TinyStep step;
+  Results results;
+  tiny.plan.run(step.bind(), results.bind());
+  for (const ProfileLine& line : tiny.plan.profile_ops()) CHECK(line.op == 0 && line.stages > 0);
+
+  Plan plan(kernels, std::make_shared<ThreadPool>(1), {64, 8, 16, 64, 4, kVocab}, {KvType::f32, 1, kHeads, kHeadDim});
+  int32_t x = plan.add_rows(kHidden), y = plan.add_rows(kHidden);
+  int32_t norm = plan.add_vector(std::vector<float>(kHidden, 1.0f).data(), kHidden);
+  plan.next_op();
+  plan.rows(RowFunction::rms_norm, x, -1, norm, 1e-5f, y);
+  plan.rows(RowFunction::rms_norm, y, -1, norm, 1e-5f, y);
+  plan.next_op();
+  plan.rows(RowFunction::silu_mul, x, y, -1, 0.0f, y);
+  plan.set_profiling(true);
+  step.step.outputs = 0;
+  for (int32_t repeat = 0; repeat < 3; repeat++) plan.run(step.step, results.bind());
+  std::vector<ProfileLine> lines = plan.profile_ops();
+  CHECK(lines.size() == 2);
+  CHECK(lines[0].op == 0 && lines[0].stages == 6 && lines[1].op == 1 && lines[1].stages == 3);
+  double total = 0.0;
+  for (const ProfileLine& line : plan.profile()) total += line.seconds;
+  CHECK(std::abs(total - lines[0].seconds - lines[1].seconds) < 1e-9);
+}
+
 void test_steps_without_outputs_or_tokens(const KernelTable& kernels) {
   TinyPlan tiny(kernels, 2);
   TinyStep step;
@@ -270,6 +299,7 @@ int main() {
   int levels = supported_levels(tables, 8);
   for (int i = 0; i < levels; i++) {
     test_threads_do_not_show(*tables[i]);
+    test_profile_by_op(*tables[i]);
     test_steps_without_outputs_or_tokens(*tables[i]);
     test_wrong_steps(*tables[i]);
     test_wrong_recordings(*tables[i]);

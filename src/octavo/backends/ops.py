@@ -160,6 +160,21 @@ class SlotParams:
     logit_bias: dict[int, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class OpTime:
+    """Wall time of one kind of op since profiling began, as the thread that calls `run` saw it.
+
+    op: number of the op in the order of recording; -1: all of that kind together. wait_s: the part in which that thread
+    found no work and waited for others. stages: how often the kind ran.
+    """
+
+    op: int
+    name: str
+    stages: int
+    total_s: float
+    wait_s: float
+
+
 class Plan(Protocol):
     """A recorded model bound to a device."""
 
@@ -175,8 +190,14 @@ class Plan(Protocol):
     def run(self, batch: Batch) -> Sampled:
         """One forward pass, sampling included. The returned arrays are valid until the next call."""
 
+    def set_profiling(self, on: bool) -> None:
+        """Time the ops from now on, or stop. Where it is off, it costs nothing."""
 
-class Builder(Protocol):
+    def profile(self) -> list[OpTime]:
+        """Where `run` spent its time while profiling was on, by kind of op; empty if this backend can't tell."""
+
+
+class Recorder(Protocol):
     """Records ops. Row buffers are float32 [T, width]; every op may run in place where it says so."""
 
     def embed(self, table: Weight, scale: float) -> Buffer:
@@ -212,6 +233,10 @@ class Builder(Protocol):
 
     def head_and_sample(self, x: Buffer, norm: Floats, eps: float, head: Weight, scale: float, softcap: float) -> None:
         """For each output row: RMS norm, logits = head @ x * scale (softcapped if asked), then sampling (DESIGN 8)."""
+
+
+class Builder(Recorder, Protocol):
+    """A recorder that makes a plan of what it was told."""
 
     def finish(
         self, progress: Callable[[float], None] | None = None, release: Callable[[str], None] | None = None

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from octavo.backends.ops import AttentionOp, Buffer, Builder, Projection
+from octavo.backends.ops import AttentionOp, Buffer, Projection, Recorder
 from octavo.models.slots import Weights
 from octavo.models.spec import DecoderSpec, LayerSpec
 
 
-def record(spec: DecoderSpec, weights: Weights, builder: Builder) -> None:
+def record(spec: DecoderSpec, weights: Weights, builder: Recorder) -> None:
     """Record one forward pass of `spec` on `builder`; afterwards `builder.finish()` gives the plan."""
     embedding = weights.matrices["embed"]
     x = builder.embed(embedding, spec.embedding_scale)
@@ -20,7 +20,7 @@ def record(spec: DecoderSpec, weights: Weights, builder: Builder) -> None:
     builder.head_and_sample(x, norm, spec.norm_eps, head, spec.logit_scale, spec.logit_softcap)
 
 
-def _record_layer(index: int, layer: LayerSpec, weights: Weights, builder: Builder, x: Buffer) -> None:
+def _record_layer(index: int, layer: LayerSpec, weights: Weights, builder: Recorder, x: Buffer) -> None:
     """Pre-norm attention and feed-forward, each added to `x` in place."""
     prefix = f"layers.{index}."
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from octavo.backends.ops import Plan, PlanLimits, Sampled, SlotParams
+from octavo.backends.ops import OpTime, Plan, PlanLimits, Sampled, SlotParams
 from octavo.engine.params import SamplingParams
 from octavo.engine.step import SequenceStart, Step, StepResult
 from octavo.runtime.batch import BatchArrays
@@ -62,6 +62,14 @@ class Executor:
         self._token_rows[slots, at] = sampled.tokens
         self._token_counts[slots] = at + 1
         return StepHandle(_result(step, sampled, forward_s, time.perf_counter() - began))
+
+    def set_profiling(self, on: bool) -> None:
+        """See ops.Plan."""
+        self._plan.set_profiling(on)
+
+    def profile(self) -> list[OpTime]:
+        """See ops.Plan."""
+        return self._plan.profile()
 
     def _apply_changes(self, step: Step) -> None:
         """Starts, appended pages and copies, in that order. A released slot needs nothing: its rows are overwritten."""

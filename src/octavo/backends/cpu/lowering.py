@@ -47,6 +47,7 @@ class Lowering:
     def run(self) -> None:
         for index, record in enumerate(self._records):
             following = self._records[index + 1] if index + 1 < len(self._records) else None
+            self._native.next_op()
             self._lower(record, following)
             for buffer in set(records.reads(record)):
                 if self._last_uses[buffer] == index and buffer in self._rows:

@@ -2,25 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from octavo import _native
-from octavo.backends.ops import Batch, Ints, PlanLimits, Sampled, SlotParams
-
-
-@dataclass(frozen=True, slots=True)
-class OpTime:
-    """Wall time of one kind of op since profiling began, as the thread that calls `run` saw it.
-
-    wait_s: the part in which that thread found no work and waited for others. stages: how often the kind ran.
-    """
-
-    name: str
-    stages: int
-    total_s: float
-    wait_s: float
+from octavo.backends.ops import Batch, Ints, OpTime, PlanLimits, Sampled, SlotParams
 
 
 class CpuPlan:
@@ -107,5 +92,9 @@ class CpuPlan:
         self._native.set_profiling(on)
 
     def profile(self) -> list[OpTime]:
-        """Where `run` spent its time while profiling was on."""
+        """Where `run` spent its time while profiling was on, one line for each kind of op."""
         return [OpTime(*line) for line in self._native.profile()]
+
+    def profile_ops(self) -> list[OpTime]:
+        """The same for each recorded op: several lines where one is made of several kinds of stages."""
+        return [OpTime(*line) for line in self._native.profile_ops()]

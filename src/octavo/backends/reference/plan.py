@@ -15,6 +15,7 @@ from octavo.backends.ops import (
     Floats,
     Ints,
     KvSpec,
+    OpTime,
     PlanLimits,
     Projection,
     Sampled,
@@ -233,6 +234,12 @@ class ReferencePlan:
 
     def copy_pages(self, pairs: Ints) -> None:
         self._kv.copy(pairs)
+
+    def set_profiling(self, on: bool) -> None:
+        """Nothing: how long the specification takes says nothing."""
+
+    def profile(self) -> list[OpTime]:
+        return []
 
     def run(self, batch: Batch) -> Sampled:
         count = batch.num_tokens
