@@ -27,7 +27,7 @@ class Throughput:
     """A run in numbers. forward_s is the time inside `plan.run` (sampling included); outside_share the rest of wall_s.
 
     step_overhead_us: mean microseconds of a step outside `plan.run`. kv_waste_ratio: unfilled slots of held pages, mean
-    over the steps.
+    over the steps. op_s: forward_s by kind of op; empty if the backend can't tell.
     """
 
     complete: bool
@@ -44,6 +44,7 @@ class Throughput:
     step_overhead_us: float
     kv_waste_ratio: float
     preemptions: int
+    op_s: dict[str, float]
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -63,6 +64,7 @@ def run_throughput(
     _finish(engine, _prepare(tokenizer, warm_up, first_id=len(requests)), lambda *_: None)
     prepared = _prepare(tokenizer, requests, first_id=0)
     before = engine.stats()
+    engine.executor.set_profiling(True)
     begin = time.perf_counter()
     complete = True
     try:
@@ -70,7 +72,9 @@ def run_throughput(
     except KeyboardInterrupt:
         complete = False
     wall_s = time.perf_counter() - begin
-    return _figures(before, engine.stats(), wall_s, len(requests), complete)
+    engine.executor.set_profiling(False)
+    op_s = {line.name: line.total_s for line in engine.executor.profile() if line.stages}
+    return _figures(before, engine.stats(), wall_s, op_s, len(requests), complete)
 
 
 def _prepare(tokenizer: Tokenizer, requests: Sequence[BenchRequest], first_id: int) -> list[Request]:
@@ -101,7 +105,9 @@ def _finish(engine: Engine, requests: Sequence[Request], on_progress: OnProgress
             on_progress(done, total, now - begin)
 
 
-def _figures(before: Stats, after: Stats, wall_s: float, requests: int, complete: bool) -> Throughput:
+def _figures(
+    before: Stats, after: Stats, wall_s: float, op_s: dict[str, float], requests: int, complete: bool
+) -> Throughput:
     steps = after.steps - before.steps
     forward_s = after.forward_s - before.forward_s
     prompt_tokens = after.prompt_tokens - before.prompt_tokens
@@ -121,6 +127,7 @@ def _figures(before: Stats, after: Stats, wall_s: float, requests: int, complete
         step_overhead_us=(wall_s - forward_s) / max(1, steps) * 1e6,
         kv_waste_ratio=after.waste_ratio_mean,
         preemptions=after.preemptions - before.preemptions,
+        op_s=op_s,
     )
 
 
@@ -139,4 +146,8 @@ def text(result: Throughput) -> str:
         ("KV waste", f"{result.kv_waste_ratio:.2%} (mean over steps)"),
         ("preemptions", f"{result.preemptions}"),
     ]
+    if result.op_s:
+        parts = sorted(result.op_s.items(), key=lambda item: -item[1])
+        shown = [f"{name} {seconds / result.forward_s:.1%}" for name, seconds in parts]
+        rows.append(("forward passes by op", ", ".join(shown)))
     return "\n".join(f"{name:<22}{value}" for name, value in rows)
