@@ -1,4 +1,4 @@
-"""`octavo bench serve` and `octavo bench throughput`."""
+"""`octavo bench serve`, `octavo bench throughput` and `octavo bench roofline`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 SUBJECTS = {
     "serve": "measure a server over HTTP: any that speaks the OpenAI API",
     "throughput": "measure the engine in this process, without a server",
+    "roofline": "measure this machine's limits and how near each op of a model comes to them",
 }
 
 
