@@ -10,6 +10,7 @@ import pytest
 from octavo.cli import doctor
 from octavo.cli import main as cli
 from octavo.config import EngineConfig, ServerConfig
+from octavo.runtime.cgroup import most_threads
 
 
 def machine(root: Path, files: dict[str, str]) -> Path:
@@ -60,6 +61,8 @@ def test_too_many_threads_are_a_problem(tmp_path: Path) -> None:
     found = doctor.threads(999, tmp_path, {0, 1})
     assert found.text.startswith("999, from --threads")
     assert "--threads is 999; more than 2" in found.problems[0]
+    assert found.fatal == (most_threads() < 999)
+    assert not doctor.threads(3, tmp_path, {0, 1}).fatal
 
 
 def test_half_a_cpu_is_a_problem(tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ def kernels(forced: str | None) -> Finding:
 
 def threads(wanted: int | None, root: Path = Path("/"), affinity: set[int] | None = None) -> Finding:
     """How many kernel threads, and what decided it."""
-    from octavo.runtime.cgroup import cpu_quota, default_threads, physical_cores
+    from octavo.runtime.cgroup import cpu_quota, default_threads, most_threads, physical_cores
 
     cpus = os.sched_getaffinity(0) if affinity is None else affinity
     default, reason = default_threads(root, cpus)
@@ -136,7 +136,7 @@ def threads(wanted: int | None, root: Path = Path("/"), affinity: set[int] | Non
             f"the CPU quota is {quota:g} of a core, so the kernels are paused in every period; allow at least 1 CPU."
         )
     chosen = f"{default}, from {reason}" if wanted is None else f"{wanted}, from --threads"
-    return Finding("threads", f"{chosen} ({facts})", problems)
+    return Finding("threads", f"{chosen} ({facts})", problems, fatal=(wanted or 0) > most_threads())
 
 
 def memory(root: Path = Path("/")) -> Finding:

@@ -19,7 +19,7 @@ from octavo.formats.resolve import resolve
 from octavo.models.decoder import record
 from octavo.models.load import LoadedModel, load_model
 from octavo.models.spec import DecoderSpec
-from octavo.runtime.cgroup import default_threads, memory_room
+from octavo.runtime.cgroup import default_threads, memory_room, most_threads
 from octavo.runtime.engine import Engine
 from octavo.runtime.executor import Executor
 from octavo.runtime.facts import EngineFacts, build_identity, fingerprint
@@ -85,6 +85,11 @@ def make_backend(config: EngineConfig) -> Backend:
 
     usable, reason = default_threads()
     threads = usable if config.threads is None else config.threads
+    if threads > most_threads():
+        raise UnsupportedError(
+            f"threads is {threads}; it must be at most {most_threads()} on this machine, since all wait for each other "
+            f"after every op. Leave --threads out for {usable} ({reason})"
+        )
     if threads > usable:
         _logger.warning(
             "threads is %d, but this process can use %d (%s): expect it to be slower", threads, usable, reason

@@ -74,6 +74,14 @@ def default_threads(root: Path = Path("/"), affinity: set[int] | None = None) ->
     return max(1, count), reason
 
 
+def most_threads() -> int:
+    """Kernel threads that this machine runs at most: two a CPU, since each waits for all others after every op.
+
+    Never less than 16, so that what depends on threads can be tried anywhere.
+    """
+    return max(16, 2 * (os.cpu_count() or 1))
+
+
 def _group_directories(root: Path, controller: str) -> list[Path]:
     """Directories of this process's groups for `controller`, from the deepest up to the mount, v1 and v2.
 
