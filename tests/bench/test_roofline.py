@@ -11,10 +11,10 @@ from tests.oracle.tiny import MODELS, write_folder
 
 from octavo.backends.cpu.peaks import Peaks, measure_peaks
 from octavo.backends.ops import UnsupportedError
-from octavo.backends.work import Work
-from octavo.bench import roofline as subject
+from octavo.backends.work import StepLoad, Work
 from octavo.bench.roofline import Shape, attention_shapes, run_roofline, shapes
 from octavo.bench.roofline_report import text
+from octavo.bench.roofline_steps import StepRunner, TimedStep
 from octavo.cli import main as cli
 from octavo.config import EngineConfig
 
@@ -52,6 +52,9 @@ def test_the_slowest_of_memory_cache_and_arithmetic_is_the_bound() -> None:
     assert peaks.bound(Work(1, 500, {"int8": 4})).by == "cache"
     assert peaks.bound(Work(1, 0, {"int8": 4, "bf16": 6})).by == "bf16"
     assert peaks.bound(Work(1, 0, {"bf16": 6})).seconds == 3.0  # at f32's rate
+    assert peaks.best(Peaks(1, 5.0, 200.0, {"int8": 5.0, "bf16": 0.0, "f32": 1.0})) == Peaks(
+        1, 10.0, 200.0, {"int8": 5.0, "bf16": 0.0, "f32": 2.0}
+    )
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -87,14 +90,14 @@ def test_every_op_of_a_step(model: str) -> None:
 
 
 def test_an_interrupt_keeps_what_was_measured(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    measure = subject._Meter.measure
+    timed = StepRunner.time
 
-    def interrupted(self: object, shape: Shape) -> object:
-        if shape.kind == "prefill":
+    def interrupted(self: StepRunner, load: StepLoad) -> TimedStep:
+        if load.chunks[0].new > 1:
             raise KeyboardInterrupt
-        return measure(self, shape)  # type: ignore[arg-type]
+        return timed(self, load)
 
-    monkeypatch.setattr(subject._Meter, "measure", interrupted)
+    monkeypatch.setattr(StepRunner, "time", interrupted)
     result = run_roofline(EngineConfig(model=model, threads=1), (32,), lambda what: None)
     assert (result.complete, len(result.steps)) == (False, 1)
     assert "INTERRUPTED" in text(result)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from octavo.backends.cpu.backend import CpuBackend
@@ -28,7 +28,8 @@ DECODE_ATTENTION = ((1, 1024), (1, 4096), (8, 1024), (32, 1024))
 PREFILL_ATTENTION = ((512, 1024), (512, 4096))
 #: Of the memory that is free, at most so much holds K and V.
 _MOST_POOL_BYTES, _POOL_SHARE = 1 << 30, 0.25
-_PEAKS_S = 1.5
+#: Twice, for one thread and for all.
+_PEAKS_S = 1.0
 
 Show = Callable[[str], None]
 
@@ -91,29 +92,52 @@ class Roofline:
 
 
 def run_roofline(config: EngineConfig, rows: Sequence[int], show: Show) -> Roofline:
-    """Measure the machine, then the model; `show` is told what is under way. An interrupt keeps what was measured.
+    """Measure the machine, the model, and the machine again; `show` is told what is under way.
 
-    Raises what opening a model raises, and UnsupportedError for a backend without native ops.
+    An interrupt keeps what was measured. Raises what opening a model raises, and UnsupportedError for a backend without
+    native ops.
     """
     backend = make_backend(config)
     if not isinstance(backend, CpuBackend):
         raise UnsupportedError(f"the backend is {config.backend!r}; a roofline needs the native ops of --backend cpu.")
     model = load_model(resolve(config.model))
     kv = kv_spec(model.spec, config)
-    threads = int(backend.facts["threads"])
-    peaks = tuple(measure_peaks(backend.level, count, _PEAKS_S, show) for count in sorted({1, threads}))
-    roofline = Roofline(False, config.model, {**backend.facts, "kv": kv.dtype}, peaks)
+    peaks = _measure_machine(backend, show)
+    steps: list[tuple[Shape, TimedStep]] = []
+    attention: list[tuple[Shape, TimedStep]] = []
+    complete = False
     try:
         show("packing the model's weights")
         runner = StepRunner(model, backend, kv, max(rows), _pool_tokens(kv, model))
-        meter = _Meter(runner, count_work(model, kv, config.activations, backend.level), peaks[-1], show)
         for shape in shapes(rows, runner.capacity, model.spec.context):
-            roofline = replace(roofline, steps=(*roofline.steps, meter.measure(shape)))
+            steps.append((shape, _timed(runner, shape, show)))
         for shape in attention_shapes(max(rows), runner.capacity, model.spec.context):
-            roofline = replace(roofline, attention=(*roofline.attention, meter.measure(shape)))
+            attention.append((shape, _timed(runner, shape, show)))
+        # Other load may have come between: a peak is the best that was seen.
+        peaks = tuple(one.best(other) for one, other in zip(peaks, _measure_machine(backend, show), strict=True))
+        complete = True
     except KeyboardInterrupt:
-        return roofline
-    return replace(roofline, complete=True)
+        pass
+    ops = count_work(model, kv, config.activations, backend.level)
+    return Roofline(
+        complete,
+        config.model,
+        {**backend.facts, "kv": kv.dtype},
+        peaks,
+        tuple(_figures(shape, timed, ops, peaks[-1]) for shape, timed in steps),
+        tuple(_figures(shape, timed, ops, peaks[-1]) for shape, timed in attention),
+    )
+
+
+def _measure_machine(backend: CpuBackend, show: Show) -> tuple[Peaks, ...]:
+    """With one thread, and with all that are used."""
+    threads = int(backend.facts["threads"])
+    return tuple(measure_peaks(backend.level, count, _PEAKS_S, show) for count in sorted({1, threads}))
+
+
+def _timed(runner: StepRunner, shape: Shape, show: Show) -> TimedStep:
+    show(f"{shape.kind}, {shape.rows} rows, context {shape.context}")
+    return runner.time(shape.load)
 
 
 def count_work(model: LoadedModel, kv: KvSpec, activations: str, level: str) -> list[OpWork]:
@@ -154,28 +178,16 @@ def _pool_tokens(kv: KvSpec, model: LoadedModel) -> int:
     return pages * kv.page_size
 
 
-class _Meter:
-    """Runs shapes and sets times beside work."""
-
-    def __init__(self, runner: StepRunner, ops: list[OpWork], peaks: Peaks, show: Show) -> None:
-        self._runner = runner
-        self._ops = ops
-        self._peaks = peaks
-        self._show = show
-
-    def measure(self, shape: Shape) -> StepFigures:
-        self._show(f"{shape.kind}, {shape.rows} rows, context {shape.context}")
-        timed = self._runner.time(shape.load)
-        figures = tuple(self._figures(shape, timed))
-        return StepFigures(shape, timed.seconds, sum(op.bound_s for op in figures), figures)
-
-    def _figures(self, shape: Shape, timed: TimedStep) -> Iterator[OpFigures]:
-        groups: dict[str, list[OpWork]] = {}
-        for op in self._ops:
-            groups.setdefault(op.name, []).append(op)
-        for name, equal in groups.items():
-            seconds = sum(timed.ops.get((op.op, op.sampling), 0.0) for op in equal)
-            work: Work = sum((op.of(shape.load) for op in equal), NOTHING)
-            bound = self._peaks.bound(work)
-            moved = work.memory_bytes + work.row_bytes
-            yield OpFigures(name, len(equal), seconds, moved, work.total_operations, bound.by, bound.seconds)
+def _figures(shape: Shape, timed: TimedStep, ops: Sequence[OpWork], peaks: Peaks) -> StepFigures:
+    """Times beside work: equal ops of all layers together."""
+    groups: dict[str, list[OpWork]] = {}
+    for op in ops:
+        groups.setdefault(op.name, []).append(op)
+    figures = []
+    for name, equal in groups.items():
+        seconds = sum(timed.ops.get((op.op, op.sampling), 0.0) for op in equal)
+        work: Work = sum((op.of(shape.load) for op in equal), NOTHING)
+        bound = peaks.bound(work)
+        moved = work.memory_bytes + work.row_bytes
+        figures.append(OpFigures(name, len(equal), seconds, moved, work.total_operations, bound.by, bound.seconds))
+    return StepFigures(shape, timed.seconds, sum(op.bound_s for op in figures), tuple(figures))

@@ -36,6 +36,15 @@ class Peaks:
     cache_bytes_per_s: float
     operations_per_s: dict[Arithmetic, float]
 
+    def best(self, other: Peaks) -> Peaks:
+        """The larger of each figure of two measurements."""
+        return Peaks(
+            self.threads,
+            max(self.memory_bytes_per_s, other.memory_bytes_per_s),
+            max(self.cache_bytes_per_s, other.cache_bytes_per_s),
+            {kind: max(rate, other.operations_per_s[kind]) for kind, rate in self.operations_per_s.items()},
+        )
+
     def bound(self, work: Work) -> Bound:
         """The largest of the times for memory, rows in the cache, and each type of arithmetic."""
         bounds = [
