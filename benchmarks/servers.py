@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
+import os
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-READY_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 30.0
 
 
@@ -30,13 +31,16 @@ def free_port() -> int:
 class Server:
     """`with Server(...) as server:` runs `command` until the block ends; entering waits for a 200 of `ready_path`.
 
-    ready_s: from just before the process was started to that answer.
+    ready_s: from just before the process was started to that answer. environment: variables beside this process's own.
+    The server and the processes that it starts form a group, which ends as a whole.
     """
 
     name: str
     command: Sequence[str]
     port: int
     ready_path: str = "/health"
+    environment: Mapping[str, str] = field(default_factory=dict)
+    ready_timeout_s: float = 180.0
     ready_s: float = 0.0
     _process: subprocess.Popen[bytes] | None = None
     _log: IO[bytes] = field(default_factory=tempfile.TemporaryFile)
@@ -62,12 +66,22 @@ class Server:
 
     def __enter__(self) -> Server:
         begin = time.perf_counter()
-        self._process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log)
-        while self.status(self.ready_path) != 200:
-            if self._process.poll() is not None or time.perf_counter() - begin > READY_TIMEOUT_S:
-                self._stop()
-                raise RuntimeError(f"{self.name} did not get ready; it said:\n{self.log()[-3000:]}")
-            time.sleep(0.005)
+        self._process = subprocess.Popen(
+            self.command,
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            env={**os.environ, **self.environment},
+            start_new_session=True,
+        )
+        try:
+            while self.status(self.ready_path) != 200:
+                if self._process.poll() is not None or time.perf_counter() - begin > self.ready_timeout_s:
+                    raise RuntimeError(f"{self.name} did not get ready; it said:\n{self.log()[-3000:]}")
+                time.sleep(0.005)
+        except BaseException:
+            self._stop()
+            raise
         self.ready_s = time.perf_counter() - begin
         return self
 
@@ -92,6 +106,13 @@ class Server:
                 samples[name.partition("{")[0].rpartition(":")[2]] = float(value)
         return samples
 
+    @property
+    def pid(self) -> int:
+        """The server's own process, which leads its group. Raises RuntimeError while none runs."""
+        if self._process is None:
+            raise RuntimeError(f"{self.name} is not running")
+        return self._process.pid
+
     def log(self) -> str:
         """What the process has printed."""
         self._log.seek(0)
@@ -108,14 +129,15 @@ class Server:
 
     def _stop(self) -> None:
         process = self._process
-        if process is None or process.poll() is not None:
+        if process is None:
             return
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(STOP_TIMEOUT_S)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # what did not stop, children that were left behind included
+        process.wait()
 
 
 def octavo(*flags: str) -> Server:

@@ -24,6 +24,10 @@ class PlainEncoder:
             self._mark = f"\0{secrets.token_hex(16)}"
             tokenizer.add_tokens([AddedToken(self._mark, normalized=False)])
 
+    def to_json(self) -> str:
+        """The tokenizer as the `tokenizers` library writes it (tokenizer.json), without control tokens."""
+        return str(self._tokenizer.to_str())
+
     def encode(self, text: str, continues: bool = False) -> list[int]:
         """Ids of a text, or of a stretch that continues one."""
         if not text:
