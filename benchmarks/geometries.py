@@ -11,9 +11,8 @@ is made of but that may be generated.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from peers.environment import peers_folder
 from octavo.config import EngineConfig
 from octavo.formats.blocks import quantize
 from octavo.formats.gguf import GgufFile
-from octavo.formats.gguf_write import write_gguf
+from octavo.formats.gguf_write import MetadataValue, write_gguf
 from octavo.formats.resolve import resolve
 from octavo.formats.tensor import Tensor, TensorType
 
@@ -62,18 +61,22 @@ def geometry_file(name: str) -> Path:
     target = peers_folder() / f"{geometry}.random.{format_}.gguf"
     if not target.exists():
         print(f"writing {target} ...", file=sys.stderr, flush=True)
-        sizes = GEOMETRIES[geometry]
-        part = target.with_name(target.name + ".new")
-        write_gguf(part, _metadata(geometry, sizes), _tensors(sizes, FORMATS[format_]))
-        os.replace(part, target)
+        tokenizer = GgufFile.open(resolve(EngineConfig().model).path).metadata
+        write_random(target, geometry, GEOMETRIES[geometry], FORMATS[format_], tokenizer)
     return target
 
 
-def _metadata(name: str, sizes: Geometry) -> dict[str, object]:
-    tokenizer = GgufFile.open(resolve(EngineConfig().model).path).metadata
-    tokens = tokenizer.strings("tokenizer.ggml.tokens")
+def write_random(
+    path: Path, name: str, sizes: Geometry, type_: TensorType, tokenizer: Mapping[str, MetadataValue]
+) -> None:
+    """Write the file. tokenizer: metadata of a byte-level BPE vocabulary of at most sizes.vocab tokens."""
+    write_gguf(path, _metadata(name, sizes, tokenizer), _tensors(sizes, type_))
+
+
+def _metadata(name: str, sizes: Geometry, tokenizer: Mapping[str, MetadataValue]) -> dict[str, MetadataValue]:
+    tokens = list(tokenizer["tokenizer.ggml.tokens"])
     tokens += [f"w{index}" for index in range(len(tokens), sizes.vocab)]
-    types = tokenizer.numbers("tokenizer.ggml.token_type").astype(np.int32)
+    types = np.asarray(tokenizer["tokenizer.ggml.token_type"], np.int32)
     kept = {key: tokenizer[key] for key in tokenizer if key.startswith("tokenizer.")}
     return {
         "general.architecture": "llama",
