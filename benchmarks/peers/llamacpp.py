@@ -8,27 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from peers.engine import PORT, Engine, Launch, Need
+from peers.engine import PORT, Engine, Launch, Need, script
 from peers.environment import Environment, folder_megabytes
 from peers.errors import PeerError
 
 # The wheel is built for AVX2 only; the same source with native flags was measured 1.4 times faster with AVX-512.
 WHEEL_FACTOR = 1.4
 WHEEL = Environment("xllamacpp", ("xllamacpp",))
-
-# Runs in the wheel's environment; argv: model file, port, slots, tokens of all slots, threads.
-_START_WHEEL = """
-import sys, time, xllamacpp
-params = xllamacpp.CommonParams()
-params.model.path = sys.argv[1]
-port, slots, context, threads = map(int, sys.argv[2:])
-params.hostnames, params.port = ["127.0.0.1"], port
-params.n_parallel, params.n_ctx, params.kv_unified = slots, context, False
-params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_ENABLED
-params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
-server = xllamacpp.Server(params)
-time.sleep(1e9)
-"""
 
 
 @dataclass
@@ -56,7 +42,8 @@ class LlamaCpp(Engine):
         slots, threads = need.in_flight, str(len(os.sched_getaffinity(0)))
         context = str(slots * -(-need.sequence_tokens // 256) * 256)  # llama.cpp rounds a slot's context up to 256
         if self.executable is None:
-            return Launch((str(WHEEL.python), "-c", _START_WHEEL, str(self._file), PORT, str(slots), context, threads))
+            wheel = (str(WHEEL.python), script("xllamacpp_server.py"), str(self._file), PORT)
+            return Launch((*wheel, str(slots), context, threads))
         command = (str(self.executable), "-m", str(self._file), "--host", "127.0.0.1", "--port", PORT)
         sizes = ("-t", threads, "-tb", threads, "-np", str(slots), "-c", context)
         return Launch((*command, *sizes, "-fa", "on", "--no-kv-unified"))

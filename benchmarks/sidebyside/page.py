@@ -166,8 +166,10 @@ def _engines(results: Results) -> str:
     for name in results.engines:
         entry = results.content["engines"][name]
         versions = ", ".join(f"{key} {value}" for key, value in entry["versions"].items())
-        command = next((one["command"] for one in results.content["starts"] if one["engine"] == name), "")
-        lines.append(f"- **{entry['label']}** ({versions}): {entry['settings']}.\n  `{_short(command)}`")
+        start = next(one for one in results.content["starts"] if one["engine"] == name)
+        settings = [f"{key}={_short(value)}" for key, value in start["environment"].items()]
+        command = " ".join([*settings, _short(start["command"])])
+        lines.append(f"- **{entry['label']}** ({versions}): {entry['settings']}.\n  `{command}`")
     return "\n".join(lines)
 
 

@@ -112,6 +112,7 @@ class Runner:
             "workloads": [work.name for work in works],
             "ready_s": round(ready_s, 3),
             "idle_mib": round(memory.resident_mib(pid)),
+            "environment": {key: value for key, value in visit.launch.environment if key != "PATH"},
             "command": shlex.join(visit.launch.command).replace(shlex.quote(PORT), "PORT"),
         }
 

@@ -175,6 +175,8 @@ def filled(tmp_path: Path) -> Results:
         results.content["engines"][name] = {
             "label": name.title(), "settings": "s", "factor": factor, "versions": {name: "1"}, "environment_mb": 2.0,
         }  # fmt: skip
+        start = {"engine": name, "round": 0, "workloads": ["W1"], "ready_s": 0.5, "idle_mib": 100}
+        results.content["starts"].append({**start, "environment": {"SLOTS": "4"}, "command": "/a/b/python /c/run.py"})
     rates = {"octavo": (300.0, 200.0), "native": (200.0, 100.0), "wheel": (150.0, 100.0)}
     for name, values in rates.items():
         for turn, rate in enumerate(values):
@@ -200,6 +202,7 @@ def test_the_page_holds_figures_ratios_plots_and_how_it_was_run(tmp_path: Path) 
     page = (tmp_path / "performance.md").read_text()
     assert "| W1 decode, tokens/s | 250 | 150 | 125 | 1.43 (Wheel) | 1.2 | 1.5 |" in page
     assert "Wheel by 1.4" in page
+    assert "`SLOTS=4 python run.py`" in page
     assert "Incomplete" not in page
     plot = (tmp_path / "performance" / "w1-decode_tokens_per_s.svg").read_text()
     assert plot.count("<rect") == 3
