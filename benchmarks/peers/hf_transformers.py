@@ -10,7 +10,7 @@ from pathlib import Path
 from peers.engine import PORT, Engine, Launch, Need, script
 from peers.environment import Environment
 
-ENVIRONMENT = Environment("transformers", ("transformers", "torch"))
+ENVIRONMENT = Environment("transformers", ("transformers", "torch==2.13.0"))
 
 
 @dataclass
