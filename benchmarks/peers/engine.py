@@ -41,7 +41,7 @@ class Engine(ABC):
 
     label: for tables. settings: one sentence on how it is run. factor: ratios to it are divided by this (above 1 for a
     build that is known to be slower than the engine can be). slow_start: one start serves all workloads that it can.
-    facts: versions and the like, filled by `prepare`.
+    only: the workloads that it is measured on; empty for all. facts: versions and the like, filled by `prepare`.
     """
 
     name: str
@@ -49,6 +49,7 @@ class Engine(ABC):
     settings: str
     factor: float = 1.0
     slow_start: bool = False
+    only: tuple[str, ...] = ()
     ready_timeout_s: float = 180.0
     facts: dict[str, object] = field(default_factory=dict)
 

@@ -22,6 +22,10 @@ _OPENVINO = (
 )
 
 
+# Peers that are far behind are shown, but not waited for on every workload.
+_SHORT = ("W1", "W2-32", "W4")
+
+
 def engines(model: str, shipped: Callable[[], Path], llama_server: Path | None) -> dict[str, Callable[[], Engine]]:
     """Factories for every engine. model: as `octavo serve` takes it; shipped: gives its GGUF file when it is needed."""
     wheel = "" if llama_server else "; from the AVX2-only xllamacpp wheel, so ratios are divided by 1.4"
@@ -29,7 +33,7 @@ def engines(model: str, shipped: Callable[[], Path], llama_server: Path | None) 
     forms = Forms(shipped)
     return {
         "octavo": lambda: Octavo("octavo", "Octavo", "`octavo serve` with its defaults", model=model, weights=shipped),
-        "llamacpp": lambda: llama("llamacpp", "llama.cpp, same file", model=shipped),
+        "llamacpp": lambda: llama("llamacpp", "llama.cpp, same file", model=shipped, only=_SHORT),
         "llamacpp-q4_0": lambda: llama("llamacpp-q4_0", "llama.cpp, Q4_0", model=forms.q4_0),
         "openvino": lambda: OpenVino("openvino", "OpenVINO GenAI, int8", _OPENVINO, weights=forms.q8_0),
         "openvino-same": lambda: OpenVino("openvino-same", "OpenVINO GenAI, same file", _OPENVINO, weights=shipped),
@@ -40,6 +44,7 @@ def engines(model: str, shipped: Callable[[], Path], llama_server: Path | None) 
             "transformers, bf16",
             "static batches, in a process with a small HTTP server of ours around it",
             weights=forms.hf_bf16,
+            only=_SHORT,
         ),
     }
 

@@ -35,18 +35,21 @@ class Visit:
 def visits(turn: int, engines: Sequence[Engine], works: Sequence[Work]) -> list[Visit]:
     """One round. Workload by workload all engines take turns; each round begins with another engine.
 
-    An engine that takes long to start is started once for all workloads that share its settings.
+    An engine that takes long to start is started once for all workloads that share its settings. An engine that is
+    measured on some workloads only is left out of the others.
     """
     first = turn % len(engines)
     order = [*engines[first:], *engines[:first]]
     planned: list[Visit] = []
     for work in works:
         for engine in order:
-            launch = engine.launch(work.need)
-            if any(visit.engine is engine and work in visit.works for visit in planned):
+            fitting = [other for other in works if not engine.only or other.name in engine.only]
+            done = any(visit.engine is engine and work in visit.works for visit in planned)
+            if done or work not in fitting:
                 continue
-            sharing = [other for other in works if engine.launch(other.need) == launch] if engine.slow_start else [work]
-            planned.append(Visit(turn, engine, launch, tuple(sharing)))
+            launch = engine.launch(work.need)
+            sharing = [other for other in fitting if engine.launch(other.need) == launch]
+            planned.append(Visit(turn, engine, launch, tuple(sharing) if engine.slow_start else (work,)))
     return planned
 
 

@@ -91,6 +91,9 @@ def test_each_round_measures_everything_once_and_begins_with_another_engine() ->
         assert [v.works for v in planned if v.engine is slow] == [tuple(chosen)]
         assert [len(v.works) for v in planned if v.engine is slots] == [2, 1]
     assert [planned[0].engine.name for planned in rounds] == ["octavo", "slow", "slots"]
+    some = Small("some", "Some", "s", only=("W4",))
+    planned = visits(0, [plain, some], chosen)
+    assert [work.name for visit in planned if visit.engine is some for work in visit.works] == ["W4"]
 
 
 def test_a_run_end_to_end_then_resumed(tmp_path: Path) -> None:
