@@ -28,6 +28,7 @@ from geometries import GEOMETRIES, geometry_file
 from peers.errors import PeerError
 from peers.llamacpp_build import built_path, native_server
 from peers.registry import DEFAULT, engines
+from sidebyside.accuracy import measure_perplexity
 from sidebyside.machine import describe
 from sidebyside.page import table, write_page
 from sidebyside.results import OURS, Results
@@ -57,6 +58,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--llama-server", type=Path, metavar="PATH", help="a natively built llama-server")
     parser.add_argument("--salt", type=int, default=1, help="another one gives other text (default: 1)")
     parser.add_argument("--resume", action="store_true", help="go on with the run in --json")
+    parser.add_argument("--perplexity", type=int, metavar="TOKENS", help="also score each engine's weights on text")
     parser.add_argument("--page", type=Path, metavar="FILE", help="write the page there, plots beside it")
     parser.add_argument("--only-page", action="store_true", help="measure nothing, write the page of --json")
     return parser
@@ -97,6 +99,8 @@ def _main(arguments: argparse.Namespace) -> int:
     else:
         results = Results.new(arguments.json, _facts(arguments, works))
     chosen = prepared(factories, names, results)
+    if arguments.perplexity is not None:
+        measure_perplexity(results, chosen, model, arguments.perplexity)
     plan = [visit for turn in range(arguments.rounds) for visit in visits(turn, chosen, works)]
     status = _measure(results, Texts(tokenizer_of(model)), model, arguments.salt, plan)
     return _report(results, arguments.page, status)

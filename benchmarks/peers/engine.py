@@ -61,6 +61,10 @@ class Engine(ABC):
     def launch(self, need: Need) -> Launch:
         """Its best settings for that need."""
 
+    def scored_weights(self) -> Path | None:
+        """A model that Octavo reads with the weights it computes with, for their perplexity; None: the shipped file."""
+        return None
+
     def server(self, launch: Launch) -> Server:
         """The server of `launch` on a free port of the loopback interface, not yet started."""
         port = free_port()

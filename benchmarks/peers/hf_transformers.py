@@ -25,6 +25,9 @@ class Transformers(Engine):
         self._folder = self.weights()
         self.facts = {"versions": ENVIRONMENT.versions(), "environment_mb": round(ENVIRONMENT.megabytes(), 1)}
 
+    def scored_weights(self) -> Path:
+        return self._folder
+
     def launch(self, need: Need) -> Launch:
         threads = str(len(os.sched_getaffinity(0)))
         command = (str(ENVIRONMENT.python), script("transformers_server.py"), str(self._folder), PORT)

@@ -37,6 +37,9 @@ class LlamaCpp(Engine):
                 "environment_mb": round(folder_megabytes(self.executable), 1),
             }
 
+    def scored_weights(self) -> Path:
+        return self._file
+
     def launch(self, need: Need) -> Launch:
         """Flash attention on, one slot for each request in flight, no unified KV: its fastest settings on a CPU."""
         slots, threads = need.in_flight, str(len(os.sched_getaffinity(0)))

@@ -28,6 +28,9 @@ class OpenVino(Engine):
         self._model = self.weights()
         self.facts = {"versions": ENVIRONMENT.versions(), "environment_mb": round(ENVIRONMENT.megabytes(), 1)}
 
+    def scored_weights(self) -> Path:
+        return self._model
+
     def launch(self, need: Need) -> Launch:
         batched = BATCHED_TOKENS_PREFILL if need.prefill_only else BATCHED_TOKENS
         command = (str(ENVIRONMENT.python), script("openvino_server.py"), str(self._model), PORT)

@@ -38,7 +38,7 @@ def engines(model: str, shipped: Callable[[], Path], llama_server: Path | None) 
         "openvino": lambda: OpenVino("openvino", "OpenVINO GenAI, int8", _OPENVINO, weights=forms.q8_0),
         "openvino-same": lambda: OpenVino("openvino-same", "OpenVINO GenAI, same file", _OPENVINO, weights=shipped),
         "vllm-bf16": lambda: Vllm("vllm-bf16", "vLLM, bf16", _VLLM, weights=forms.hf_bf16),
-        "vllm-w8a8": lambda: Vllm("vllm-w8a8", "vLLM, W8A8", _VLLM, weights=forms.hf_w8a8),
+        "vllm-w8a8": lambda: Vllm("vllm-w8a8", "vLLM, W8A8", _VLLM, weights=forms.hf_w8a8, scored=forms.w8a8_values),
         "transformers": lambda: Transformers(
             "transformers",
             "transformers, bf16",

@@ -19,9 +19,10 @@ MAX_MODEL_LEN = 4096
 
 @dataclass
 class Vllm(Engine):
-    """Serves the Hugging Face folder that `weights` makes."""
+    """Serves the Hugging Face folder that `weights` makes. scored: its values for Octavo, which may not read it."""
 
     weights: Callable[[], Path] = Path
+    scored: Callable[[], Path] | None = None
     slow_start: bool = True
     ready_timeout_s: float = 600.0
     _folder: Path = Path()
@@ -34,6 +35,9 @@ class Vllm(Engine):
             "environment_mb": round(ENVIRONMENT.megabytes(), 1),
             "tcmalloc": tcmalloc() or "not found: run without it",
         }
+
+    def scored_weights(self) -> Path:
+        return self.scored() if self.scored else self._folder
 
     def launch(self, need: Need) -> Launch:
         command = (str(ENVIRONMENT.python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(self._folder))

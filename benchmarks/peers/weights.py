@@ -57,6 +57,11 @@ class Forms:
         shipped = self.shipped()
         return _made(f"{shipped.stem}.hf-w8a8", lambda path: _write_folder(shipped, path, _w8a8, W8A8_CONFIG))
 
+    def w8a8_values(self) -> Path:
+        """The values of `hf_w8a8` as a GGUF file in f32, for engines that can't read its layout."""
+        shipped = self.shipped()
+        return _made(f"{shipped.stem}.w8a8-values.gguf", lambda path: _write_w8a8_values(shipped, path))
+
     def _requantised(self, type_: TensorType) -> Path:
         shipped = self.shipped()
         name = f"{shipped.stem}.requantised-{type_.name}.gguf"
@@ -98,6 +103,17 @@ def _requantise(shipped: Path, path: Path, type_: TensorType) -> None:
         tensor = source.tensor(name)
         keep = len(tensor.shape) == 1 or tensor.type is TensorType.Q8_0
         tensors.append(tensor if keep else quantize(name, dequantize(tensor), type_))
+    write_gguf(path, dict(source.metadata), tensors)
+
+
+def _write_w8a8_values(shipped: Path, path: Path) -> None:
+    source = GgufFile.open(shipped)
+    tensors = []
+    for tensor in map(source.tensor, source.names):
+        if tensor.name.startswith("blk.") and len(tensor.shape) == 2:
+            steps, scale = int8_rows(dequantize(tensor))
+            tensor = quantize(tensor.name, steps * scale, TensorType.F32)
+        tensors.append(tensor)
     write_gguf(path, dict(source.metadata), tensors)
 
 
@@ -158,6 +174,12 @@ def _w8a8(name: str, values: Floats) -> Iterator[Stored]:
     if not name.endswith("_proj.weight"):
         yield from _bf16(name, values)
         return
-    scale = np.maximum(np.abs(values).max(axis=1, keepdims=True), 1e-12) / np.float32(127)
-    yield name, "I8", np.clip(np.rint(values / scale), -127, 127).astype(np.int8)
-    yield name + "_scale", "F32", scale.astype(np.float32)
+    steps, scale = int8_rows(values)
+    yield name, "I8", steps
+    yield name + "_scale", "F32", scale
+
+
+def int8_rows(values: Floats) -> tuple[npt.NDArray[np.int8], Floats]:
+    """[rows, width] in 127 steps each way of one scale a row: (int8 [rows, width], float32 [rows, 1])."""
+    scale = np.maximum(np.abs(values).max(axis=1, keepdims=True), 1e-12).astype(np.float32) / np.float32(127)
+    return np.clip(np.rint(values / scale), -127, 127).astype(np.int8), scale

@@ -63,6 +63,10 @@ def table(results: Results) -> str:
     for title, metric, unit in _START_ROWS:
         cells = [_number(results.start_median(engine, metric)) for engine in engines]
         lines.append(_line([f"{title}, {unit}", *cells, "", "", ""]))
+    scored = results.content.get("perplexity")
+    if scored is not None:
+        losses = [_loss(scored, engine) for engine in engines]
+        lines.append(_line([f"perplexity against f32 ({scored['f32']:.3f})", *losses, "", "", "+0.3 %"]))
     sizes = [_number(results.content["engines"][engine].get("environment_mb")) for engine in engines]
     lines.append(_line(["installed environment, MB", *sizes, "", "", ""]))
     return "\n".join(lines)
@@ -116,6 +120,7 @@ def _page(results: Results, plots: list[str]) -> str:
         "Medians over the rounds. A ratio is the median of the rounds' own ratios, and above 1 Octavo is better; the "
         "best peer is the one that Octavo's ratio is smallest against." + _factors(content),
         table(results),
+        _accuracy(content),
         own_table(results),
         "\n\n".join(plots),
         "## How it was run",
@@ -152,6 +157,16 @@ def _warnings(results: Results) -> str:
 def _factors(content: dict[str, Any]) -> str:
     slow = [f"{entry['label']} by {entry['factor']:g}" for entry in content["engines"].values() if entry["factor"] != 1]
     return f" Ratios are divided for builds that are slower than they could be: {', '.join(slow)}." if slow else ""
+
+
+def _accuracy(content: dict[str, Any]) -> str:
+    if "perplexity" not in content:
+        return ""
+    return (
+        f"Perplexity is of {content['perplexity']['tokens']:,} tokens of ShareGPT text, against the shipped file's "
+        "weights in float32. Octavo is scored as it serves; peers by their weights alone, computed in float32: what their own "
+        "rounding of activations costs comes on top."
+    )
 
 
 def _workloads(content: dict[str, Any]) -> str:
@@ -201,6 +216,11 @@ def _number(value: float | None) -> str:
     if value is None:
         return UNKNOWN
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _loss(scored: dict[str, Any], engine: str) -> str:
+    value = scored["engines"].get(engine)
+    return UNKNOWN if value is None else f"{100 * (value / scored['f32'] - 1):+.2f} %"
 
 
 def _line(cells: list[str]) -> str:

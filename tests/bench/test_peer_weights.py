@@ -68,6 +68,8 @@ def test_w8a8_rounds_each_row_of_a_projection_to_127_steps(shipped: Path) -> Non
     assert np.all(np.abs(tensors[name] * scale - exact) <= scale * 0.501)
     assert tensors["model.embed_tokens.weight"].dtype == np.uint16
     assert len(tensors) == 2 + 2 * (2 + 2 * 7)
+    values = dequantize(GgufFile.open(Forms(lambda: shipped).w8a8_values()).tensor("blk.1.ffn_down.weight"))
+    np.testing.assert_array_equal(values, tensors[name] * scale)
 
 
 def test_requantised_files_keep_vectors_and_round_matrices(shipped: Path) -> None:

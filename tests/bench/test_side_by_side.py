@@ -201,9 +201,11 @@ def test_ratios_are_of_the_same_round_and_the_best_peer_is_the_hardest(tmp_path:
 def test_the_page_holds_figures_ratios_plots_and_how_it_was_run(tmp_path: Path) -> None:
     results = filled(tmp_path)
     results.content["complete"] = True
+    results.content["perplexity"] = {"tokens": 1000, "f32": 5.0, "engines": {"octavo": 5.01, "wheel": 5.1}}
     write_page(results, tmp_path / "performance.md")
     page = (tmp_path / "performance.md").read_text()
     assert "| W1 decode, tokens/s | 250 | 150 | 125 | 1.43 (Wheel) | 1.2 | 1.5 |" in page
+    assert "| perplexity against f32 (5.000) | +0.20 % | - | +2.00 % |" in page
     assert "Wheel by 1.4" in page
     assert "`SLOTS=4 python run.py`" in page
     assert "Incomplete" not in page
