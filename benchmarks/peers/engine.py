@@ -80,5 +80,5 @@ class Engine(ABC):
 
 
 def script(name: str) -> str:
-    """Path of a script beside this module that runs in a peer's environment."""
-    return str(Path(__file__).with_name(name))
+    """Path of a script that runs inside a peer's environment, where nothing of this project can be imported."""
+    return str(Path(__file__).parent / "inside" / name)

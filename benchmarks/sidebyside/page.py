@@ -164,8 +164,8 @@ def _accuracy(content: dict[str, Any]) -> str:
         return ""
     return (
         f"Perplexity is of {content['perplexity']['tokens']:,} tokens of ShareGPT text, against the shipped file's "
-        "weights in float32. Octavo is scored as it serves; peers by their weights alone, computed in float32: what their own "
-        "rounding of activations costs comes on top."
+        "weights in float32. Octavo is scored as it serves; peers by their weights alone, computed in "
+        "float32: what their own rounding of activations costs comes on top."
     )
 
 

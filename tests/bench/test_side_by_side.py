@@ -35,7 +35,7 @@ def run(inbox, emit):
             emit([Piece(job, " x", 1, index + 1 == job.max_tokens)])
 serve(int(sys.argv[1]), run)
 """
-PEERS = str(Path(side_by_side.__file__).parent / "peers")
+PEERS = str(Path(side_by_side.__file__).parent / "peers" / "inside")
 
 
 @dataclass
