@@ -72,7 +72,7 @@ class Server:
             stdout=self._log,
             stderr=self._log,
             env={**os.environ, **self.environment},
-            start_new_session=True,
+            preexec_fn=os.setpgrp,  # not a new session: schedulers may weigh a session as a whole
         )
         try:
             while self.status(self.ready_path) != 200:

@@ -9,13 +9,13 @@ MIB = 1 << 20
 
 
 def group_members(leader: int) -> list[int]:
-    """Processes of the session that `leader` leads."""
+    """Processes of the group that `leader` leads."""
     members = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                if int(fields[3]) == leader:
+                if int(fields[2]) == leader:
                     members.append(int(entry.name))
     return members
 
