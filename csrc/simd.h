@@ -77,6 +77,11 @@ OCTAVO_INLINE f64x16 add(f64x16 sum, f32x16 a) {
           _mm512_add_pd(sum.hi, _mm512_cvtps_pd(_mm512_extractf32x8_ps(a.v, 1)))};
 }
 OCTAVO_INLINE void store(double* p, f64x16 a) { _mm512_storeu_pd(p, a.lo); _mm512_storeu_pd(p + 8, a.hi); }
+// a where x >= y, 0 elsewhere.
+OCTAVO_INLINE f32x16 keep_ge(f32x16 a, f32x16 x, f32x16 y) {
+  return {_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x.v, y.v, _CMP_GE_OQ), a.v)};
+}
+OCTAVO_INLINE void store(int32_t* p, i32x16 a) { _mm512_storeu_si512(p, a.v); }
 OCTAVO_INLINE f32x16 round_even(f32x16 a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
 OCTAVO_INLINE f32x16 to_f32(i32x16 a) { return {_mm512_cvtepi32_ps(a.v)}; }
 OCTAVO_INLINE i32x16 to_i32(f32x16 a) { return {_mm512_cvtps_epi32(a.v)}; }  // rounds to nearest even
@@ -191,6 +196,14 @@ OCTAVO_INLINE f64x16 add(f64x16 sum, f32x16 a) {
            _mm256_add_pd(sum.part[3], _mm256_cvtps_pd(_mm256_extractf128_ps(a.hi, 1)))}};
 }
 OCTAVO_INLINE void store(double* p, f64x16 a) { for (int i = 0; i < 4; i++) _mm256_storeu_pd(p + 4 * i, a.part[i]); }
+OCTAVO_INLINE f32x16 keep_ge(f32x16 a, f32x16 x, f32x16 y) {
+  return {_mm256_and_ps(a.lo, _mm256_cmp_ps(x.lo, y.lo, _CMP_GE_OQ)),
+          _mm256_and_ps(a.hi, _mm256_cmp_ps(x.hi, y.hi, _CMP_GE_OQ))};
+}
+OCTAVO_INLINE void store(int32_t* p, i32x16 a) {
+  _mm256_storeu_si256((__m256i*)p, a.lo);
+  _mm256_storeu_si256((__m256i*)(p + 8), a.hi);
+}
 OCTAVO_INLINE f32x16 round_even(f32x16 a) {
   constexpr int mode = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
   return {_mm256_round_ps(a.lo, mode), _mm256_round_ps(a.hi, mode)};
@@ -273,6 +286,8 @@ struct f64x16 { f64v v; };
 OCTAVO_INLINE f64x16 zero_f64() { return {f64v{}}; }
 OCTAVO_INLINE f64x16 add(f64x16 sum, f32x16 a) { return {sum.v + __builtin_convertvector(a.v, f64v)}; }
 OCTAVO_INLINE void store(double* p, f64x16 a) { memcpy(p, &a.v, 128); }
+OCTAVO_INLINE f32x16 keep_ge(f32x16 a, f32x16 x, f32x16 y) { return {x.v >= y.v ? a.v : f32v{}}; }
+OCTAVO_INLINE void store(int32_t* p, i32x16 a) { memcpy(p, &a.v, 64); }
 // Adding and subtracting 1.5 * 2^23 rounds to nearest even for |a| < 2^22; larger values are integral enough already.
 OCTAVO_INLINE f32x16 round_even(f32x16 a) {
   f32v magic = f32v{} + 12582912.0f;

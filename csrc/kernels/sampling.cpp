@@ -1,6 +1,7 @@
 // Draws one token from the logits of one row. The rule is written down in backends/reference/sampling.py; the steps
 // here bear its numbers. One thread does a row from end to end, so a row's token can't depend on its neighbours.
 #include "../levels.h"
+#include "sampling_dense.h"
 #include "sampling_random.h"
 #include "sampling_select.h"
 
@@ -18,16 +19,20 @@ OCTAVO_INLINE int32_t padded(int32_t vocab) { return (vocab + kSumBlock - 1) / k
 struct Scratch {
   float* logit;    // [padded] after masks, bias and penalties
   float* weight;   // [padded]
-  int32_t* id;     // [padded]
-  uint32_t* key;   // [padded]
+  int32_t* id;         // [padded]
+  uint32_t* key;       // [padded]
+  double* block_sums;  // [padded / kSumBlock]
 };
 
 OCTAVO_INLINE Scratch scratch_of(uint8_t* memory, int32_t vocab) {
   int64_t n = padded(vocab);
-  return {(float*)memory, (float*)memory + n, (int32_t*)memory + 2 * n, (uint32_t*)memory + 3 * n};
+  return {(float*)memory, (float*)memory + n, (int32_t*)memory + 2 * n, (uint32_t*)memory + 3 * n,
+          (double*)(memory + 16 * n)};
 }
 
-int64_t sample_scratch_bytes(int32_t vocab) { return int64_t(padded(vocab)) * 16; }
+int64_t sample_scratch_bytes(int32_t vocab) {
+  return int64_t(padded(vocab)) * 16 + padded(vocab) / kSumBlock * int64_t(sizeof(double));
+}
 
 // The largest value; NaN counts as minus infinity.
 float largest_of(const float* logits, int32_t vocab) {
@@ -110,17 +115,19 @@ double weigh(const float* logit, int32_t vocab, float largest, float temperature
   return total;
 }
 
-// Steps 6 to 8: the ids that may be drawn.
-void keep(const SampleParams& params, int32_t vocab, double total, Candidates& c) {
+OCTAVO_INLINE bool by_rank(const SampleParams& params, int32_t vocab) { return params.top_k > 0 && params.top_k < vocab; }
+
+// Steps 6 to 8: gathers the ids that may be drawn. False if there are too many.
+bool keep(const SampleParams& params, int32_t vocab, double total, Candidates& c) {
   float lowest_weight = 1e-45f;  // ids of weight 0 are never drawn
-  if (params.top_k > 0 && params.top_k < vocab) {
-    collect(c, c.logit, vocab, top_k_bound(c.logit, vocab, params.top_k));
+  if (by_rank(params, vocab)) {
+    if (!collect(c, c.logit, vocab, top_k_bound(c.logit, vocab, params.top_k))) return false;
     if (c.count > params.top_k) apply_cut_off(c, false, find_cut_off(c, false, double(params.top_k)));
     total = weight_sum(c);
   } else {
     // With top-p: all ids below this bound together weigh less than half of what it may drop.
     float bound = params.top_p < 1.0f ? float(0.5 * (1.0 - double(params.top_p)) * total / double(vocab)) : params.min_p;
-    collect(c, c.weight, vocab, bound > lowest_weight ? bound : lowest_weight);
+    if (!collect(c, c.weight, vocab, bound > lowest_weight ? bound : lowest_weight)) return false;
   }
   if (params.top_p < 1.0f) {
     double target = double(params.top_p) * total;
@@ -132,6 +139,36 @@ void keep(const SampleParams& params, int32_t vocab, double total, Candidates& c
       if (c.weight[c.id[i]] >= params.min_p) c.id[kept++] = c.id[i];
     c.count = kept;
   }
+  return true;
+}
+
+// Sums of weights by blocks, and of all: what `weigh` gives, of weights that are there.
+double sum_blocks(const float* weight, int32_t vocab, double* block_sums) {
+  double total = 0.0;
+  for (int32_t block = 0; block < vocab; block += kSumBlock) {
+    f64x16 lanes = zero_f64();
+    for (int32_t i = block; i < block + kSumBlock; i += kLanes) lanes = add(lanes, load(weight + i));
+    block_sums[block / kSumBlock] = reduce_add(lanes);
+    total += block_sums[block / kSumBlock];
+  }
+  return total;
+}
+
+// Steps 6 to 8 in place: the other weights become 0. `total` and `block_sums` follow.
+void keep_dense(const SampleParams& params, int32_t vocab, float largest, double* total, double* block_sums, Dense& d) {
+  // Beyond 32 temperatures under the largest, all ids of any vocabulary together weigh less than 1e-8 of it.
+  float weighty = 32.0f * params.temperature;
+  if (by_rank(params, vocab)) {
+    apply_dense(d, false, dense_cut_off(d, false, double(params.top_k), largest, 1e30f));
+    *total = sum_blocks(d.weight, vocab, block_sums);
+  }
+  if (params.top_p < 1.0f) apply_dense(d, true, dense_cut_off(d, true, double(params.top_p) * *total, largest, weighty));
+  if (params.min_p > 0.0f)
+    for (int32_t i = 0; i < d.padded; i += kLanes) {
+      f32x16 w = load(d.weight + i);
+      store(d.weight + i, keep_ge(w, w, set1(params.min_p)));
+    }
+  *total = sum_blocks(d.weight, vocab, block_sums);
 }
 
 // Step 9 among candidates.
@@ -175,9 +212,9 @@ int32_t choose(const float* logits, int32_t vocab, const SampleRow& row, Scratch
   const SampleState& state = row.state;
   bool is_greedy = params.temperature < kGreedyBelow;
   bool adjusted = state.banned || state.allowed || state.biases || state.seen;
-  bool by_rank = params.top_k > 0 && params.top_k < vocab;
+  bool by_order = by_rank(params, vocab) || params.top_p < 1.0f;  // looks at logits beside weights
   const float* logit = logits;
-  if (adjusted || (by_rank && !is_greedy)) {
+  if (adjusted || (by_order && !is_greedy)) {
     copy_logits(logits, vocab, scratch.logit);
     mask(state, vocab, scratch.logit);
     bias_and_penalise(params, state, scratch.logit);
@@ -187,14 +224,15 @@ int32_t choose(const float* logits, int32_t vocab, const SampleRow& row, Scratch
   if (!(largest >= -kLargestFinite && largest <= kLargestFinite)) return greedy(logits, vocab);
   if (is_greedy) return lowest_id_of(logit, vocab, largest);
 
-  double* block_sums = (double*)scratch.id;  // `id` is written only after they have been used, or not at all
-  double total = weigh(logit, vocab, largest, params.temperature, scratch.weight, block_sums);
+  double total = weigh(logit, vocab, largest, params.temperature, scratch.weight, scratch.block_sums);
   double u = uniform(params.seed, params.choice, row.position);
-  if (!by_rank && params.top_p >= 1.0f && params.min_p <= 0.0f)
-    return draw_any(scratch.weight, vocab, block_sums, total, u);
-  Candidates candidates = {logit, scratch.weight, scratch.id, scratch.key, 0};
-  keep(params, vocab, total, candidates);
-  return draw_candidate(candidates, u);
+  if (by_order || params.min_p > 0.0f) {
+    Candidates candidates = {logit, scratch.weight, scratch.id, scratch.key, 0};
+    if (keep(params, vocab, total, candidates)) return draw_candidate(candidates, u);
+    Dense dense = {logit, scratch.weight, padded(vocab), candidates};
+    keep_dense(params, vocab, largest, &total, scratch.block_sums, dense);
+  }
+  return draw_any(scratch.weight, vocab, scratch.block_sums, total, u);
 }
 
 // The n most likely ids, ties to the lower one; n is at most 20, so an insertion list does.
@@ -230,7 +268,7 @@ void log_probabilities(const float* logits, int32_t vocab, const SampleRow& row,
   float largest = largest_of(logits, vocab);
   if (largest > kLargestFinite) largest = kLargestFinite;
   if (largest < -kLargestFinite) largest = -kLargestFinite;
-  double total = weigh(logits, vocab, largest, 1.0f, scratch.weight, (double*)scratch.id);
+  double total = weigh(logits, vocab, largest, 1.0f, scratch.weight, scratch.block_sums);
   float log_total = total > 0.0 ? float(__builtin_log(total)) : 0.0f;
   auto log_probability = [&](float logit) {
     if (!(logit > -infinity())) return -infinity();

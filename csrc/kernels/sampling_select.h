@@ -55,13 +55,13 @@ int find_bin(const double* bins, double target, double* above) {
   return lowest;
 }
 
-CutOff find_cut_off(const Candidates& c, bool by_weight, double target) {
+// `above`: what ranks above all candidates.
+CutOff find_cut_off(const Candidates& c, bool by_weight, double target, double above = 0.0) {
   uint32_t low = 0xffffffffu, high = 0;
   for (int32_t i = 0; i < c.count; i++) {
     low = c.key[i] < low ? c.key[i] : low;
     high = c.key[i] > high ? c.key[i] : high;
   }
-  double above = 0.0;
   while (low < high) {
     int shift = max_int(0, 24 - __builtin_clz(high - low));
     double bins[256] = {};
@@ -89,13 +89,17 @@ void apply_cut_off(Candidates& c, bool by_weight, CutOff cut) {
   c.count = kept;
 }
 
-// Adds the ids whose value is at least `bound` (not NaN); `values` is padded with values below any bound.
-void collect(Candidates& c, const float* values, int32_t vocab, float bound) {
+// Adds the ids whose value is at least `bound` (not NaN); `values` is padded with values below any bound. False if they
+// are more than an eighth of a large vocabulary: those are faster treated where they lie (sampling_dense.h).
+bool collect(Candidates& c, const float* values, int32_t vocab, float bound) {
+  int32_t most = max_int(4096, vocab / 8);
   c.count = 0;
-  for (int32_t i = 0; i < vocab; i += kLanes)
+  for (int32_t i = 0; i < vocab && c.count <= most; i += kLanes)
     for (uint32_t mask = mask_ge(load(values + i), set1(bound)); mask; mask &= mask - 1)
       c.id[c.count++] = i + __builtin_ctz(mask);
+  if (c.count > most) return false;
   for (int32_t i = 0; i < c.count; i++) c.key[i] = order_key(c.logit[c.id[i]]);
+  return true;
 }
 
 // A value that at least `k` logits reach. The k-th largest of 256 maxima over disjoint sets of logits is one; above

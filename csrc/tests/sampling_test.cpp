@@ -97,6 +97,40 @@ void test_filters(const KernelTable& table) {
   }
 }
 
+// More ids in question than are gathered. Single ids come up too rarely to compare, so shares of 16 classes are.
+void test_flat_filters(const KernelTable& table) {
+  constexpr int32_t kVocab = 20001;
+  Lcg random{13};
+  std::vector<float> fine(kVocab), coarse(kVocab);
+  for (float& l : fine) l = random.next() * 3.0f;
+  for (float& l : coarse) l = std::floor(random.next() * 12.0f) / 4.0f;
+  for (size_t i = 0; i < coarse.size(); i += 7) fine[i] = coarse[i] = -kInf;
+  for (const std::vector<float>& logits : {fine, coarse})
+    for (int32_t top_k : {0, 300, 9000, 19999})
+      for (float top_p : {1.0f, 0.9f, 0.4f})
+        for (float min_p : {0.0f, 0.1f}) {
+          SampleParams p = plain();
+          p.top_k = top_k;
+          p.top_p = top_p;
+          p.min_p = min_p;
+          std::vector<bool> kept = kept_by_sorting(logits, p);
+          double expected[16] = {}, total = 0.0;
+          for (size_t i = 0; i < logits.size(); i++)
+            if (kept[i]) expected[i % 16] += std::exp(double(logits[i]) - 3.0), total += std::exp(double(logits[i]) - 3.0);
+          constexpr int kDraws = 150;
+          int counts[16] = {};
+          for (int i = 0; i < kDraws; i++) {
+            int32_t token = draw(table, logits, {p, {}, uint64_t(i)});
+            CHECK(kept[size_t(token)]);
+            counts[token % 16]++;
+          }
+          for (int i = 0; i < 16; i++) {
+            double wanted = expected[i] / total * kDraws;
+            CHECK(std::abs(counts[i] - wanted) < 6.0 * std::sqrt(wanted + 1.0));
+          }
+        }
+}
+
 void test_ties_go_to_the_lower_id(const KernelTable& table) {
   std::vector<float> logits(1000, 2.5f);
   SampleParams p = plain();
@@ -250,6 +284,7 @@ int main() {
   CHECK(levels > 0);
   for (int i = 0; i < levels; i++) {
     test_filters(*tables[i]);
+    test_flat_filters(*tables[i]);
     test_ties_go_to_the_lower_id(*tables[i]);
     test_temperatures(*tables[i]);
     test_strange_logits(*tables[i]);
