@@ -24,12 +24,12 @@ class StageList {
     stages_.push_back(stage);
     kinds_.push_back(kind);
   }
-  // The same, for a stage that reads [begin, end) of the weights: stages since the last such one fetch it ahead.
+  // The same, for a stage that reads [begin, end) of the weights, each thread an equal part of it: stages since the last
+  // such one fetch it ahead.
   void add(OpKind kind, Stage stage, const uint8_t* begin, const uint8_t* end) {
-    int64_t bytes = std::min<int64_t>(end - begin, kAheadBytes);
     for (; ahead_ < stages_.size(); ahead_++) {
       stages_[ahead_].ahead = begin;
-      stages_[ahead_].ahead_bytes = bytes;
+      stages_[ahead_].ahead_bytes = end - begin;
     }
     add(kind, stage);
   }
@@ -42,9 +42,6 @@ class StageList {
   OpKind kind(size_t stage) const { return kinds_[stage]; }
 
  private:
-  // What a thread may fetch while it waits: a share of a core's second-level cache.
-  static constexpr int64_t kAheadBytes = 384 << 10;
-
   std::vector<Stage> stages_;
   std::vector<OpKind> kinds_;
   size_t ahead_ = 0;  // stages before this one know what to fetch

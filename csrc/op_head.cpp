@@ -24,13 +24,14 @@ void HeadOp::stage(const Step& step, StageList& out) {
     input.rows = rows;
     input.data += begin * input.row_bytes;
     LinearArgs linear = {&args_.weight, input, nullptr, args_.logits.data, args_.logits.stride, false};
-    blocks_.push_back({this, begin, rows, LinearCut({args_.weight}, input, rows, threads_), linear});
+    blocks_.push_back({this, begin, rows, LinearCut({args_.weight}, input, rows, threads_), linear, Lanes(threads_)});
+    blocks_.back().lanes.reset(blocks_.back().cut.items());
   }
   int64_t tiles = (args_.weight.n + 15) / 16;
   for (Block& block : blocks_) {
-    Stage multiply = {[](void* b, int32_t item, int32_t) noexcept {
-                        static_cast<Block*>(b)->head->multiply(*static_cast<Block*>(b), item);
-                      }, &block, block.cut.items()};
+    Stage multiply = {[](void* b, int32_t, int32_t thread) noexcept {
+                        static_cast<Block*>(b)->head->multiply(*static_cast<Block*>(b), thread);
+                      }, &block, block.lanes.count()};
     out.add(OpKind::head, multiply, args_.weight.tiles, args_.weight.tiles + args_.weight.tile_bytes * tiles);
     Stage draw = {[](void* b, int32_t item, int32_t thread) noexcept {
                     static_cast<Block*>(b)->head->draw(*static_cast<Block*>(b), item, thread);
@@ -48,9 +49,11 @@ void HeadOp::item(int32_t item, int32_t thread) noexcept {
   }
 }
 
-void HeadOp::multiply(const Block& block, int32_t item) const noexcept {
-  LinearCut::Piece p = block.cut.piece(item);
-  kernels_.linear(block.args, p.tile_begin, p.tile_end, p.row_begin, p.row_end);
+void HeadOp::multiply(Block& block, int32_t thread) const noexcept {
+  block.lanes.run(thread, [&](int32_t item) {
+    LinearCut::Piece p = block.cut.piece(item);
+    kernels_.linear(block.args, p.tile_begin, p.tile_end, p.row_begin, p.row_end);
+  });
 }
 
 void HeadOp::finish_logits(float* logits) const noexcept {

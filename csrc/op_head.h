@@ -39,8 +39,9 @@ class HeadOp final : public Op {
     int32_t begin, rows;
     LinearCut cut;
     LinearArgs args;
+    Lanes lanes;
   };
-  void multiply(const Block& block, int32_t item) const noexcept;
+  void multiply(Block& block, int32_t thread) const noexcept;
   void draw(const Block& block, int32_t item, int32_t thread) const noexcept;
   void finish_logits(float* logits) const noexcept;
 

@@ -15,10 +15,16 @@ constexpr int64_t kRowBlockBytes = 256 << 10;
 constexpr double kBytesPerNs = 16.0;
 constexpr double kMacsPerNs[] = {50.0, 100.0, 200.0};
 
+// What a stage costs beyond its work: all threads arrive, and all learn of it.
+constexpr double kStageNs = 2000.0;
+
 double tile_ns(const PackedWeight& weight, ActivationKind kind, int32_t rows) {
   double arithmetic = double(rows) * kColumns * weight.k / kMacsPerNs[int(kind)];
   return std::max(double(weight.tile_bytes) / kBytesPerNs, arithmetic);
 }
+
+// Long against a call of the kernel, short against the wait for the last piece of an op.
+double piece_ns(double total_ns, int32_t threads) { return std::clamp(total_ns / (threads * 32), 1000.0, 8000.0); }
 
 int32_t ceil_div(int64_t a, int64_t b) { return int32_t((a + b - 1) / b); }
 
@@ -46,7 +52,7 @@ LinearCut::LinearCut(const std::vector<PackedWeight>& weights, const PreparedRow
     total += blocks_ * ceil_div(weight.n, kColumns) * tile_ns(weight, input.kind, row_block_);
   for (const PackedWeight& weight : weights) {
     int32_t tiles = ceil_div(weight.n, kColumns);
-    double wanted = item_ns(total, threads) / tile_ns(weight, input.kind, row_block_);
+    double wanted = piece_ns(total, threads) / tile_ns(weight, input.kind, row_block_);
     int32_t per_item = int32_t(std::clamp(wanted, 1.0, double(tiles)));
     matrices_.push_back({tiles, per_item, ceil_div(tiles, per_item)});
     items_per_block_ += matrices_.back().items;
@@ -63,21 +69,47 @@ LinearCut::Piece LinearCut::piece(int32_t item) const {
 
 LinearOp::LinearOp(const KernelTable& kernels, int32_t threads, PreparedRows input, std::vector<Projection> projections,
                    bool accumulate)
-    : kernels_(kernels), threads_(threads), input_(input) {
+    : kernels_(kernels), threads_(threads), input_(input), lanes_(threads), prepared_by_(size_t(threads)) {
   for (const Projection& p : projections) weights_.push_back(p.weight);
   for (size_t i = 0; i < projections.size(); i++)
     args_.push_back({&weights_[i], input, projections[i].bias, projections[i].out.data, projections[i].out.stride,
                      accumulate});
 }
 
-void LinearOp::stage(const Step& step, StageList& out) {
-  if (step.tokens_count != cut_.rows()) cut_ = LinearCut(weights_, input_, step.tokens_count, threads_);
-  out.add(OpKind::linear, stage_of(this, cut_.items()), weights_.front().tiles, end_of_run(weights_));
+void LinearOp::prepare_with(std::unique_ptr<RowsOp> rows, uint8_t* memory, int32_t most_rows) {
+  rows_op_ = std::move(rows);
+  own_memory_ = memory;
+  most_own_rows_ = most_rows;
 }
 
-void LinearOp::item(int32_t item, int32_t) noexcept {
-  LinearCut::Piece p = cut_.piece(item);
-  kernels_.linear(args_[size_t(p.matrix)], p.tile_begin, p.tile_end, p.row_begin, p.row_end);
+void LinearOp::stage(const Step& step, StageList& out) {
+  rows_ = step.tokens_count;
+  prepares_ = rows_op_ && rows_ <= most_own_rows_ && rows_op_->cost_ns(rows_) <= kStageNs;
+  if (rows_op_ && !prepares_) rows_op_->stage(step, out);
+  for (Mark& mark : prepared_by_) mark.done = false;
+  if (rows_ != cut_.rows()) cut_ = LinearCut(weights_, input_, rows_, threads_);
+  lanes_.reset(cut_.items());
+  out.add(OpKind::linear, stage_of(this, lanes_.count()), weights_.front().tiles, end_of_run(weights_));
+}
+
+PreparedRows LinearOp::own_rows(int32_t thread) noexcept {
+  uint8_t* memory = own_memory_ + int64_t(thread) * most_own_rows_ * input_.row_bytes;
+  if (!prepared_by_[size_t(thread)].done)
+    for (int32_t r = 0; r < rows_; r++) rows_op_->prepare(r, thread, memory + r * input_.row_bytes);
+  prepared_by_[size_t(thread)].done = true;
+  PreparedRows own = input_;
+  own.data = memory;
+  return own;
+}
+
+void LinearOp::item(int32_t, int32_t thread) noexcept {
+  PreparedRows input = prepares_ ? own_rows(thread) : input_;
+  lanes_.run(thread, [&](int32_t item) {
+    LinearCut::Piece p = cut_.piece(item);
+    LinearArgs args = args_[size_t(p.matrix)];
+    args.input = input;
+    kernels_.linear(args, p.tile_begin, p.tile_end, p.row_begin, p.row_end);
+  });
 }
 
 }  // namespace octavo

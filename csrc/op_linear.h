@@ -1,6 +1,10 @@
 // A linear group: several matrices times the same prepared rows, as one pool of items.
 #pragma once
+#include <memory>
+
+#include "lanes.h"
 #include "op.h"
+#include "op_rows.h"
 
 namespace octavo {
 
@@ -37,16 +41,34 @@ class LinearOp final : public Op {
  public:
   LinearOp(const KernelTable& kernels, int32_t threads, PreparedRows input, std::vector<Projection> projections,
            bool accumulate);
+  // Takes over the op that prepares the input. When the rows are few, each thread prepares all of them for itself at its
+  // first item: less work for the machine as a whole is more time than a stage of its own, for which all threads wait.
+  // `memory` holds `most_rows` prepared rows for each thread. Not for an op that reads what this one writes.
+  void prepare_with(std::unique_ptr<RowsOp> rows, uint8_t* memory, int32_t most_rows);
+  // Somebody else reads the prepared rows too: they always get their own stage.
+  void keep_prepared() { most_own_rows_ = 0; }
   void stage(const Step& step, StageList& out) override;
   void item(int32_t item, int32_t thread) noexcept;
 
  private:
+  PreparedRows own_rows(int32_t thread) noexcept;
+
   const KernelTable& kernels_;
   int32_t threads_;
   std::vector<PackedWeight> weights_;
   std::vector<LinearArgs> args_;
   PreparedRows input_;
   LinearCut cut_;
+  Lanes lanes_;
+
+  std::unique_ptr<RowsOp> rows_op_;  // or null
+  uint8_t* own_memory_ = nullptr;    // [threads][most_own_rows][row_bytes]
+  int32_t most_own_rows_ = 0, rows_ = 0;
+  bool prepares_ = false;            // in this step
+  struct alignas(64) Mark {
+    bool done;
+  };
+  std::vector<Mark> prepared_by_;  // [threads]
 };
 
 }  // namespace octavo

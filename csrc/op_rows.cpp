@@ -22,7 +22,7 @@ void EmbedOp::item(int32_t item, int32_t) noexcept {
 }
 
 void RowsOp::stage(const Step& step, StageList& out) {
-  cut_ = RowCut(step.tokens_count, kRowNs * args_.x.width, threads_);
+  cut_ = RowCut(step.tokens_count, cost_ns(1), threads_);
   out.add(OpKind::rows, stage_of(this, cut_.items()));
 }
 
@@ -36,20 +36,23 @@ void RowsOp::compute(int32_t row, float* out) const {
   }
 }
 
+double RowsOp::cost_ns(int32_t rows) const { return kRowNs * args_.x.width * rows; }
+
+void RowsOp::prepare(int32_t row, int32_t thread, uint8_t* dst) const {
+  const float* values = args_.x.row(row);
+  if (args_.function != RowFunction::copy) {
+    float* scratch = args_.scratch.row(thread);
+    compute(row, scratch);
+    values = scratch;
+  }
+  kernels_.prepare_row(args_.prepared.kind, values, args_.prepared.k, dst);
+}
+
 void RowsOp::item(int32_t item, int32_t thread) noexcept {
   const PreparedRows& prepared = args_.prepared;
   for (int32_t t = cut_.begin(item); t < cut_.end(item); t++) {
-    if (!prepared.data) {
-      compute(t, args_.out.row(t));
-      continue;
-    }
-    const float* row = args_.x.row(t);
-    if (args_.function != RowFunction::copy) {
-      float* scratch = args_.scratch.row(thread);
-      compute(t, scratch);
-      row = scratch;
-    }
-    kernels_.prepare_row(prepared.kind, row, prepared.k, const_cast<uint8_t*>(prepared.data) + t * prepared.row_bytes);
+    if (prepared.data) prepare(t, thread, const_cast<uint8_t*>(prepared.data) + t * prepared.row_bytes);
+    else compute(t, args_.out.row(t));
   }
 }
 

@@ -42,6 +42,12 @@ class RowsOp final : public Op {
   void stage(const Step& step, StageList& out) override;
   void item(int32_t item, int32_t thread) noexcept;
 
+  // For a linear group that prepares its own rows when they are few: this row prepared to `dst`, and about how long
+  // `rows` of them take.
+  void prepare(int32_t row, int32_t thread, uint8_t* dst) const;
+  double cost_ns(int32_t rows) const;
+  const Args& args() const { return args_; }
+
  private:
   void compute(int32_t row, float* out) const;
 

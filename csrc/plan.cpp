@@ -12,9 +12,14 @@ namespace {
 // Partial rows of attention that a plan has room for: with more, attention is cut less finely, not differently.
 constexpr int64_t kPartialRows = 16384;
 
-constexpr int64_t kRowAlign = 16;  // floats; a row starts at a cache line
+// Most rows that a linear group's threads prepare each for itself.
+constexpr int32_t kOwnRows = 8;
 
-int64_t aligned(int64_t floats) { return (floats + kRowAlign - 1) / kRowAlign * kRowAlign; }
+// Floats from one row of a buffer to the next: whole cache lines, and an odd number of them. A tile's columns of 16 rows
+// are written together; with rows of, say, 1536 floats they would all fall into two sets of the first-level cache.
+constexpr int64_t kLineFloats = 16;
+
+int64_t row_stride(int64_t floats) { return ((floats + kLineFloats - 1) / kLineFloats | 1) * kLineFloats; }
 
 void require(bool holds, const std::string& what) {
   if (!holds) throw std::invalid_argument(what);
@@ -66,7 +71,7 @@ Plan::Plan(const KernelTable& kernels, std::shared_ptr<ThreadPool> pool, const P
 
 int32_t Plan::add_rows(int32_t width) {
   require(width > 0, "a row buffer's width is " + std::to_string(width) + "; it must be positive");
-  int64_t stride = aligned(width);
+  int64_t stride = row_stride(width);
   rows_.push_back({workspace_.take_array<float>(stride * limits_.max_tokens), width, stride});
   if (stride > row_scratch_.stride)
     row_scratch_ = {per_thread<float>(workspace_, stride, pool_->threads()), stride};
@@ -78,6 +83,7 @@ int32_t Plan::add_prepared(ActivationKind kind, int32_t k) {
   int64_t row_bytes = kernels_.prepared_row_bytes(kind, k);
   int32_t rows = std::max(limits_.max_tokens, limits_.max_seqs);
   prepared_.push_back({kind, rows, k, row_bytes, workspace_.take(row_bytes * rows)});
+  own_rows_.push_back({workspace_.take(row_bytes * kOwnRows * pool_->threads()), nullptr});
   return int32_t(prepared_.size()) - 1;
 }
 
@@ -152,6 +158,7 @@ void Plan::rows(RowFunction function, int32_t x, int32_t y, int32_t weight, floa
 void Plan::rows_prepared(RowFunction function, int32_t x, int32_t y, int32_t weight, float eps, int32_t prepared) {
   require_width("the prepared output", prepared_at(prepared).k, rows_at(x).width);
   add_rows_op(function, x, y, weight, eps, {}, prepared_at(prepared));
+  own_rows_[size_t(prepared)].op = nullptr;
 }
 
 void Plan::linear(int32_t prepared, const std::vector<ProjectionIds>& projections, bool accumulate) {
@@ -165,7 +172,25 @@ void Plan::linear(int32_t prepared, const std::vector<ProjectionIds>& projection
     require(weight.activation == input.kind, "a weight was packed for another type of activations than its input has");
     bound.push_back({weight, ids.bias < 0 ? nullptr : vector_at(ids.bias, weight.n), rows_at(ids.out)});
   }
-  ops_.push_back(std::make_unique<LinearOp>(kernels_, pool_->threads(), input, std::move(bound), accumulate));
+  add_linear_op(prepared, std::make_unique<LinearOp>(kernels_, pool_->threads(), input, bound, accumulate), bound);
+}
+
+// An op that prepares the group's input, and does nothing else, becomes part of the group.
+void Plan::add_linear_op(int32_t prepared, std::unique_ptr<LinearOp> op, const std::vector<Projection>& projections) {
+  OwnRows& own = own_rows_[size_t(prepared)];
+  if (own.op) own.op->keep_prepared();
+  const PreparedRows& input = prepared_at(prepared);
+  auto* rows = ops_.empty() ? nullptr : dynamic_cast<RowsOp*>(ops_.back().get());
+  bool fits = rows && rows->args().prepared.data == input.data;
+  for (const Projection& p : projections)
+    fits = fits && p.out.data != rows->args().x.data && p.out.data != rows->args().y.data;
+  if (fits) {
+    ops_.back().release();
+    op->prepare_with(std::unique_ptr<RowsOp>(rows), own.memory, kOwnRows);
+    ops_.pop_back();
+    own.op = op.get();
+  }
+  ops_.push_back(std::move(op));
 }
 
 // The table of these frequencies; the op that fills it is recorded with their first user.
@@ -266,7 +291,7 @@ void Plan::head(int32_t x, int32_t norm, float eps, int32_t weight, float scale,
   args.softcap = softcap;
   args.prepared = prepared_at(add_prepared(matrix.activation, matrix.k));
   args.norm_scratch = row_scratch_;
-  int64_t stride = aligned(matrix.n);
+  int64_t stride = row_stride(matrix.n);
   int32_t rows = std::min(HeadOp::kBlockRows, limits_.max_seqs);
   args.logits = {workspace_.take_array<float>(stride * rows), matrix.n, stride};
   args.sample_scratch_stride = (kernels_.sample_scratch_bytes(matrix.n) + 63) / 64 * 64;

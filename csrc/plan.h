@@ -86,6 +86,7 @@ class Plan {
   const float* vector_at(int32_t id, int32_t count) const;
   void add_rows_op(RowFunction function, int32_t x, int32_t y, int32_t weight, float eps, Rows out,
                    PreparedRows prepared);
+  void add_linear_op(int32_t prepared, std::unique_ptr<LinearOp> op, const std::vector<Projection>& projections);
   const float* keep(const std::vector<float>& values);
   const AttentionPlan& attention_plan(int32_t q_heads, int32_t window);
   const float* rope_table(const AttentionShape& shape);
@@ -100,6 +101,12 @@ class Plan {
 
   std::vector<Rows> rows_;
   std::vector<PreparedRows> prepared_;
+  // For each of `prepared_`: room for each thread's own rows, and the last op that uses it, or null.
+  struct OwnRows {
+    uint8_t* memory;
+    LinearOp* op;
+  };
+  std::vector<OwnRows> own_rows_;
   std::vector<PackedWeight> weights_;
   struct Vector {
     const float* values;

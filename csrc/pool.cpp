@@ -91,14 +91,15 @@ void ThreadPool::run_part(std::span<const Stage> stages, StageTime* times) {
     int32_t per_claim = std::max(ceil_div(stages[i].items, kMaxClaims), 1);
     slots_[i].stage = stages[i];
     slots_[i].items_per_claim = per_claim;
-    slots_[i].ahead_end.store(stages[i].ahead + stages[i].ahead_bytes, std::memory_order_relaxed);
+    slots_[i].ahead_bytes.store(stages[i].ahead_bytes, std::memory_order_relaxed);
     slots_[i].ahead.store(stages[i].ahead, std::memory_order_relaxed);
     slots_[i].done.store(0, std::memory_order_relaxed);
     slots_[i].claim.store(pack_claim(generation, ceil_div(stages[i].items, per_claim)), std::memory_order_release);
   }
   generation_.store(generation, std::memory_order_release);
   generation_.notify_all();
-  for (size_t i = 0; i < stages.size(); i++) pass_stage(slots_[i], generation, 0, times ? times + i : nullptr);
+  Fetch fetch;
+  for (size_t i = 0; i < stages.size(); i++) pass_stage(slots_[i], generation, 0, fetch, times ? times + i : nullptr);
 }
 
 void ThreadPool::run_claim(const Slot& slot, int32_t claim, int32_t thread) {
@@ -106,19 +107,24 @@ void ThreadPool::run_claim(const Slot& slot, int32_t claim, int32_t thread) {
   for (int32_t item = begin; item < end; item++) slot.stage.run(slot.stage.context, item, thread);
 }
 
-// Asks for a little more of what the next stages read. False if there is nothing more to ask for.
-bool ThreadPool::fetch_ahead(Slot& slot) {
-  constexpr int64_t kPiece = 1024, kLine = 64;
-  const uint8_t* end = slot.ahead_end.load(std::memory_order_relaxed);
-  const uint8_t* at = slot.ahead.load(std::memory_order_relaxed);
-  if (at >= end) return false;
-  at = slot.ahead.fetch_add(kPiece, std::memory_order_relaxed);
-  for (int64_t i = 0; i < kPiece; i += kLine) __builtin_prefetch(at + i, 0, 2);
+// Asks for a little more of what this thread will read next. False if there is nothing more to ask for.
+bool ThreadPool::fetch_ahead(const Slot& slot, int32_t thread, Fetch& fetch) const {
+  // At most a share of a core's second-level cache, in pieces short enough that a finished stage is noticed.
+  constexpr int64_t kMostBytes = 384 << 10, kPiece = 1024, kLine = 64;
+  const uint8_t* whole = slot.ahead.load(std::memory_order_relaxed);
+  if (whole != fetch.whole) {
+    int64_t part = slot.ahead_bytes.load(std::memory_order_relaxed) / threads();
+    uintptr_t begin = reinterpret_cast<uintptr_t>(whole) + uintptr_t(part * thread);
+    fetch = {whole, begin, begin + uintptr_t(std::min(part, kMostBytes))};
+  }
+  if (fetch.at >= fetch.end) return false;
+  for (int64_t i = 0; i < kPiece; i += kLine) __builtin_prefetch(reinterpret_cast<const void*>(fetch.at + uintptr_t(i)), 0, 2);
+  fetch.at += kPiece;
   return true;
 }
 
 // Runs items of one stage until all are done. False if the stage does not belong to that run (any more).
-bool ThreadPool::pass_stage(Slot& slot, uint32_t generation, int32_t thread, StageTime* time) {
+bool ThreadPool::pass_stage(Slot& slot, uint32_t generation, int32_t thread, Fetch& fetch, StageTime* time) {
   int64_t begin = time ? now_ns() : 0, idle_since = begin;
   Backoff backoff;
   for (;;) {
@@ -132,7 +138,7 @@ bool ThreadPool::pass_stage(Slot& slot, uint32_t generation, int32_t thread, Sta
       }
     } else if (slot.done.load(std::memory_order_acquire) == claims_of(claim)) {
       break;
-    } else if (!fetch_ahead(slot)) {
+    } else if (!fetch_ahead(slot, thread, fetch)) {
       backoff.pause();
     }
   }
@@ -150,7 +156,8 @@ void ThreadPool::worker(int32_t thread) {
     seen = generation_.load(std::memory_order_acquire);
     if (stopping_.load(std::memory_order_relaxed)) return;
     // The walk ends at the first slot of another generation, at the latest at the spare one.
-    for (int32_t i = 0; pass_stage(slots_[i], seen, thread, nullptr);) i++;
+    Fetch fetch;
+    for (int32_t i = 0; pass_stage(slots_[i], seen, thread, fetch, nullptr);) i++;
   }
 }
 

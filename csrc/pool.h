@@ -13,7 +13,8 @@ namespace octavo {
 // `items` independent pieces of work; any thread may run any of them, each is run once. `run` must not throw.
 // `thread` is 0 .. threads - 1 and belongs to one running item at a time: it indexes per-thread scratch memory.
 //
-// `ahead` is memory that a later stage reads: a thread that has nothing left to do but wait fetches it into its cache.
+// `ahead` is memory that a later stage reads, thread t of n the t-th n-th of it: a thread that has nothing left to do
+// but wait fetches the beginning of its part into its cache.
 struct Stage {
   void (*run)(void* context, int32_t item, int32_t thread) noexcept;
   void* context;
@@ -54,18 +55,23 @@ class ThreadPool {
     std::atomic<int32_t> done{0};
     int32_t items_per_claim = 1;
     Stage stage{};
-    // Where waiting threads are in `ahead`. Atomic but otherwise unguarded: a late thread may fetch for the wrong run,
-    // which is slow at worst.
-    alignas(64) std::atomic<const uint8_t*> ahead{nullptr};
-    std::atomic<const uint8_t*> ahead_end{nullptr};
+    // Of `stage`, for threads that hold no claim. Atomic but otherwise unguarded: a late thread may fetch for the wrong
+    // run, which is slow at worst.
+    std::atomic<const uint8_t*> ahead{nullptr};
+    std::atomic<int64_t> ahead_bytes{0};
+  };
+  // What one thread fetches ahead, and how far it is.
+  struct Fetch {
+    const uint8_t* whole = nullptr;
+    uintptr_t at = 0, end = 0;
   };
   static constexpr int32_t kSlots = 1024;  // longer lists are run in parts
   static constexpr int32_t kMaxClaims = 65535;
 
   void run_part(std::span<const Stage> stages, StageTime* times);
   static void run_claim(const Slot& slot, int32_t claim, int32_t thread);
-  static bool fetch_ahead(Slot& slot);
-  bool pass_stage(Slot& slot, uint32_t generation, int32_t thread, StageTime* time);
+  bool fetch_ahead(const Slot& slot, int32_t thread, Fetch& fetch) const;
+  bool pass_stage(Slot& slot, uint32_t generation, int32_t thread, Fetch& fetch, StageTime* time);
   void worker(int32_t thread);
   void stop();
 

@@ -1,24 +1,24 @@
 // The linear layers and head of SmolLM2-135M (30 layers of q, k, v, o, gate, up, down, then the tied head) as one decode
-// or prefill step runs them: activations prepared once per input, tiles claimed by two threads, a barrier after each
-// op. Weights are random, each layer has its own memory, and so a step reads as much as the real model's.
+// or prefill step runs them: the plan's own ops on its thread pool. Weights are random, each layer has its own memory, and
+// so a step reads as much as the real model's.
 //
 //   linear_bench [--level NAME] [--format q4_1|...] [--head q8_0|...|none] [--activations int8|f32|bf16]
 //                [--threads N] [--rows N]... [--repeat N] [--layers N] [--prepare 0]
 //
 // Prints the best and the median step, as tokens/s, weight bytes/s and multiply-adds (2 operations) /s.
-#include <sys/mman.h>
 #include <time.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "kernels.h"
+#include "memory.h"
+#include "op_linear.h"
 
 namespace {
 
@@ -46,18 +46,8 @@ const Named& format_named(const std::string& name) {
   std::exit(2);
 }
 
-// Zeroed memory on huge pages where the system gives them.
-uint8_t* allocate(size_t bytes) {
-  size_t huge = size_t(2) << 20, rounded = (bytes + huge - 1) / huge * huge + huge;
-  void* p = mmap(nullptr, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (p == MAP_FAILED) std::abort();
-  uint8_t* aligned = (uint8_t*)((uintptr_t(p) + huge - 1) / huge * huge);
-  madvise(aligned, rounded - huge, MADV_HUGEPAGE);
-  return aligned;
-}
-
-// One op: matrices that share an input.
-struct Op {
+// Matrices that share an input.
+struct Group {
   int k;
   std::vector<PackedWeight> weights;
 };
@@ -79,85 +69,76 @@ PackedWeight random_weight(const KernelTable& table, const Named& format, Activa
   return {format.format, kind, n, k, tile_bytes, tiles};
 }
 
-struct Bench {
-  const KernelTable& table;
-  ActivationKind kind;
-  int threads, rows;
-  bool prepares;
-  const std::vector<Op>& ops;
-  uint8_t* prepared;
-  float *input, *out;
-
-  std::atomic<int> arrived{0}, generation{0};
-  std::atomic<int> next{0};
-
-  void barrier() {
-    int mine = generation.load();
-    if (arrived.fetch_add(1) + 1 == threads) {
-      arrived = 0;
-      next = 0;
-      generation = mine + 1;
-    } else {
-      while (generation.load(std::memory_order_acquire) == mine) __builtin_ia32_pause();
-    }
-  }
-
-  void prepare(const Op& op, int thread) {
-    int64_t row_bytes = table.prepared_row_bytes(kind, op.k);
-    for (int r = rows * thread / threads; r < rows * (thread + 1) / threads; r++)
-      table.prepare_row(kind, input + int64_t(r) * op.k, op.k, prepared + r * row_bytes);
-    barrier();
-  }
-
-  // Outputs are [rows][n] of each matrix, one behind the other.
-  void multiply(const Op& op, int row_begin, int row_end) {
-    int total = 0;
-    for (const PackedWeight& w : op.weights) total += w.n / 16;
-    int chunk = std::max(1, std::min(64, total / 16));
-    PreparedRows in{kind, rows, op.k, table.prepared_row_bytes(kind, op.k), prepared};
-    for (;;) {
-      int begin = next.fetch_add(chunk), end = std::min(total, begin + chunk);
-      if (begin >= total) break;
-      int first = 0;
-      float* to = out;
-      for (const PackedWeight& w : op.weights) {
-        int tiles = w.n / 16, from = std::max(begin - first, 0), until = std::min(end - first, tiles);
-        if (from < until) {
-          LinearArgs args{&w, in, nullptr, to - int64_t(row_begin) * w.n, w.n, false};
-          table.linear(args, from, until, row_begin, row_end);
-        }
-        first += tiles;
-        to += int64_t(row_end - row_begin) * w.n;
+// The ops of a step as a plan has them, on a plan's pool.
+class Bench {
+ public:
+  Bench(const KernelTable& table, ActivationKind kind, const std::vector<Group>& ops, int threads, int most, bool prepares)
+      : pool_(threads) {
+    auto floats = [this](int64_t count) { return memory_.take_array<float>(count); };
+    auto stride = [](int width) { return int64_t(width / 16 | 1) * 16; };
+    ThreadRows scratch{floats(int64_t(kWidest) * threads), kWidest};
+    std::map<int, PreparedRows> prepared;
+    std::map<int, uint8_t*> own;
+    for (const Group& op : ops) {
+      bool is_head = op.weights[0].n > kWidest;
+      int64_t row_bytes = table.prepared_row_bytes(kind, op.k);
+      if (!prepared.count(op.k)) {
+        prepared[op.k] = {kind, most, op.k, row_bytes, memory_.take(most * row_bytes)};
+        own[op.k] = memory_.take(kOwnRows * row_bytes * threads);
+        inputs_[op.k] = {floats(most * stride(op.k)), op.k, stride(op.k)};
+        for (int64_t i = 0; i < most * stride(op.k); i++) inputs_[op.k].data[i] = float((i * 7919) % 1000) - 500.0f;
+        for (int r = 0; r < most; r++)  // without `prepares` the rows must hold something sane
+          table.prepare_row(kind, inputs_[op.k].row(r), op.k, const_cast<uint8_t*>(prepared[op.k].data) + r * row_bytes);
       }
+      std::vector<Projection> projections;
+      for (size_t i = 0; i < op.weights.size(); i++) {
+        Rows& out = outs_[{op.weights[i].n, i}];
+        int n = op.weights[i].n, rows = is_head ? std::min(most, kHeadRows) : most;
+        if (!out.data) out = {floats(rows * stride(n)), n, stride(n)};
+        projections.push_back({op.weights[i], nullptr, out});
+      }
+      auto linear = std::make_unique<LinearOp>(table, threads, prepared[op.k], projections, false);
+      if (prepares) {
+        RowsOp::Args args{RowFunction::copy, inputs_[op.k], {}, nullptr, 0.0f, {}, prepared[op.k], scratch};
+        linear->prepare_with(std::make_unique<RowsOp>(table, threads, args), own[op.k], kOwnRows);
+      }
+      (is_head ? head_ : ops_).push_back(std::move(linear));
     }
-    barrier();
   }
 
-  // The head works on at most 64 rows at a time, as the plan does, so that full logits never exist.
-  void run(const Op& op, int thread) {
-    if (prepares) prepare(op, thread);
-    int most = op.weights[0].n > 4096 ? 64 : rows;
-    for (int row = 0; row < rows; row += most) multiply(op, row, std::min(rows, row + most));
+  double step(int rows) {
+    double start = now();
+    Step step{};
+    step.tokens_count = rows;
+    stages_.clear();
+    for (auto& op : ops_) op->stage(step, stages_);
+    pool_.run(stages_.stages());
+    // The head works on at most 64 rows at a time, as the plan does, so that full logits never exist.
+    for (int row = 0; row < rows; row += kHeadRows) {
+      step.tokens_count = std::min(kHeadRows, rows - row);
+      stages_.clear();
+      for (auto& op : head_) op->stage(step, stages_);
+      pool_.run(stages_.stages());
+    }
+    return now() - start;
   }
+
+ private:
+  static constexpr int kOwnRows = 8, kHeadRows = 64, kWidest = 4096;
 
   // One thread is timed by its own CPU clock, which holds on a busy machine; several need the wall clock and quiet.
   double now() const {
     timespec t;
-    clock_gettime(threads == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &t);
+    clock_gettime(pool_.threads() == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &t);
     return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
   }
 
-  double step() {
-    double start = now();
-    auto work = [this](int thread) {
-      for (const Op& op : ops) run(op, thread);
-    };
-    std::vector<std::thread> others;
-    for (int t = 1; t < threads; t++) others.emplace_back(work, t);
-    work(0);
-    for (std::thread& t : others) t.join();
-    return now() - start;
-  }
+  ThreadPool pool_;
+  Arena memory_;
+  std::map<int, Rows> inputs_;                    // by width
+  std::map<std::pair<int, size_t>, Rows> outs_;  // by width and place in the group
+  std::vector<std::unique_ptr<LinearOp>> ops_, head_;
+  StageList stages_;
 };
 
 Options parse(int argc, char** argv) {
@@ -190,10 +171,11 @@ int main(int argc, char** argv) {
                         : o.activations == "bf16" ? ActivationKind::bf16
                                                   : ActivationKind::int8;
   const Named& format = format_named(o.format);
-  std::vector<Op> ops;
-  uint8_t* memory = allocate(size_t(1) << 30);  // touched only where weights are written
+  std::vector<Group> ops;
+  Mapping mapping(int64_t(1) << 32);  // touched only where weights are written
+  uint8_t* memory = mapping.data();
   auto add = [&](const Named& f, int k, std::vector<int> ns) {
-    Op op{k, {}};
+    Group op{k, {}};
     for (int n : ns) op.weights.push_back(random_weight(*table, f, kind, n, k, &memory));
     ops.push_back(op);
   };
@@ -205,28 +187,21 @@ int main(int argc, char** argv) {
   }
   if (o.head != "none") add(format_named(o.head), 576, {49152});
   double bytes = 0, operations = 0;
-  for (const Op& op : ops)
+  for (const Group& op : ops)
     for (const PackedWeight& w : op.weights) {
       bytes += double(w.n / 16) * double(w.tile_bytes);
       operations += 2.0 * w.n * w.k;
     }
   int most = *std::max_element(o.rows.begin(), o.rows.end());
-  uint8_t* prepared = allocate(size_t(most * table->prepared_row_bytes(kind, 1536)));
-  float* input = (float*)allocate(size_t(most) * 1536 * 4);
-  float* out = (float*)allocate(size_t(std::max(most * 3072, std::min(most, 64) * 49152)) * 4);
-  for (int i = 0; i < most * 1536; i++) input[i] = float((i * 7919) % 1000) - 500.0f;
+  Bench bench(*table, kind, ops, o.threads, most, o.prepare != 0);
 
   std::printf("%s, %s with head %s, %s activations, %d threads, %.1f MB of weights\n", table->level, format.name,
               o.head.c_str(), o.activations.c_str(), o.threads, bytes / 1e6);
-  if (!o.prepare)  // the rows must hold something sane
-    for (int r = 0; r < most; r++)
-      table->prepare_row(kind, input, 576, prepared + r * table->prepared_row_bytes(kind, 576));
   std::printf("%6s %12s %12s %10s %10s\n", "rows", "best tok/s", "median", "GB/s", "GOP/s");
   for (int rows : o.rows) {
-    Bench bench{*table, kind, o.threads, rows, o.prepare != 0, ops, prepared, input, out};
     int count = std::max(o.repeat, std::min(o.repeat * 10, o.repeat * 64 / rows));
     std::vector<double> times;
-    for (int i = 0; i < count; i++) times.push_back(bench.step());
+    for (int i = 0; i < count; i++) times.push_back(bench.step(rows));
     std::sort(times.begin(), times.end());
     double best = times[0], median = times[times.size() / 2];
     std::printf("%6d %12.0f %12.0f %10.1f %10.0f\n", rows, rows / best, rows / median, bytes / best / 1e9,

@@ -4,12 +4,14 @@
 
 #include <sys/mman.h>
 
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstring>
 #include <random>
 #include <stdexcept>
 #include <string>
+#include <thread>
 
 #include "check.h"
 
@@ -51,6 +53,30 @@ void test_linear_cut() {
         last = p;
       }
       for (size_t m = 0; m < weights.size(); m++) CHECK(covered[m] == int64_t((weights[m].n + 15) / 16) * rows);
+    }
+}
+
+// Each item is taken once, also when fewer threads come than there are lanes.
+void test_lanes() {
+  for (int32_t items : {0, 1, 2, 5, 1000})
+    for (int32_t threads : {1, 2, 7}) {
+      Lanes lanes(threads);
+      for (int32_t come = 1; come <= threads; come++) {
+        lanes.reset(items);
+        CHECK(lanes.count() == std::min(items, threads));
+        std::vector<std::atomic<int>> taken(size_t(items) + 1);
+        std::atomic<int32_t> next{0};
+        std::vector<std::thread> others;
+        auto work = [&] {
+          for (int32_t lane; (lane = next.fetch_add(1)) < lanes.count();)
+            lanes.run(lane, [&](int32_t item) { taken[size_t(item)].fetch_add(1); });
+        };
+        for (int32_t t = 1; t < come; t++) others.emplace_back(work);
+        work();
+        for (std::thread& other : others) other.join();
+        for (int32_t i = 0; i < items; i++) CHECK(taken[size_t(i)] == 1);
+        CHECK(taken[size_t(items)] == 0);
+      }
     }
 }
 
@@ -180,6 +206,38 @@ void test_profile_by_op(const KernelTable& kernels) {
   CHECK(std::abs(total - lines[0].seconds - lines[1].seconds) < 1e-9);
 }
 
+// Few rows are prepared by the first linear group's own threads, but not if a second group reads them too.
+void test_prepared_rows_with_two_readers(const KernelTable& kernels) {
+  auto logits = [&](bool prepare_again) {
+    std::mt19937 random{9};
+    Plan plan(kernels, std::make_shared<ThreadPool>(2), {64, 8, 16, 64, 4, kVocab}, {KvType::f32, 1, kHeads, kHeadDim});
+    auto matrix = [&](int32_t n) {
+      std::vector<float> values(size_t(n) * kHidden);
+      for (float& value : values) value = float(random() % 256) / 1024.0f - 0.125f;
+      return plan.add_weight(WeightFormat::f32, ActivationKind::f32, n, kHidden,
+                             reinterpret_cast<const uint8_t*>(values.data()), n, kHidden * 4, nullptr);
+    };
+    int32_t x = plan.add_rows(kHidden), a = plan.add_rows(kHidden), b = plan.add_rows(kHidden);
+    int32_t prepared = plan.add_prepared(ActivationKind::f32, kHidden);
+    int32_t embedding = matrix(kVocab), norm = plan.add_vector(std::vector<float>(kHidden, 1.0f).data(), kHidden);
+    plan.embed(embedding, 1.0f, x);
+    plan.rows_prepared(RowFunction::rms_norm, x, -1, norm, 1e-5f, prepared);
+    plan.linear(prepared, {{matrix(kHidden), -1, a}}, false);
+    if (prepare_again) plan.rows_prepared(RowFunction::rms_norm, x, -1, norm, 1e-5f, prepared);
+    plan.linear(prepared, {{matrix(kHidden), -1, b}}, false);
+    plan.rows(RowFunction::silu_mul, a, b, -1, 0.0f, x);
+    plan.head(x, norm, 1e-5f, embedding, 1.0f, 0.0f);
+    int32_t token = 3, zero = 0, start[2] = {0, 1}, context = 1, page = 5, prompt[1] = {3};
+    plan.sampler().set(0, SlotSettings{{0.0f, 0, 1.0f, 0.0f, 1.0f, 0.0f, 0.0f, -1, 7, 0}, 0, {}, {}, {}}, prompt, 1, 1);
+    Results results;
+    plan.run({1, 1, 1, &token, &zero, &zero, start, &context, &page, 1, &zero, &zero}, results.bind());
+    return std::vector<float>(results.logits.begin(), results.logits.begin() + kVocab);
+  };
+  std::vector<float> once = logits(false), twice = logits(true);
+  CHECK(std::memcmp(once.data(), twice.data(), sizeof(float) * kVocab) == 0);
+  CHECK(once[0] != 0.0f || once[1] != 0.0f);
+}
+
 void test_steps_without_outputs_or_tokens(const KernelTable& kernels) {
   TinyPlan tiny(kernels, 2);
   TinyStep step;
@@ -292,6 +350,7 @@ void test_arena() {
 int main() {
   test_row_cut();
   test_linear_cut();
+  test_lanes();
   test_pool_memory();
   test_arena();
   test_fault_ahead();
@@ -300,6 +359,7 @@ int main() {
   for (int i = 0; i < levels; i++) {
     test_threads_do_not_show(*tables[i]);
     test_profile_by_op(*tables[i]);
+    test_prepared_rows_with_two_readers(*tables[i]);
     test_steps_without_outputs_or_tokens(*tables[i]);
     test_wrong_steps(*tables[i]);
     test_wrong_recordings(*tables[i]);
