@@ -49,11 +49,6 @@ class Server:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    @property
-    def pid(self) -> int:
-        assert self._process is not None, "the server does not run"
-        return self._process.pid
-
     def child_pid(self) -> int:
         """Its first child process: of an Octavo server, the engine."""
         return int(Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()[0])

@@ -188,6 +188,7 @@ void Plan::add_linear_op(int32_t prepared, std::unique_ptr<LinearOp> op, const s
     ops_.back().release();
     op->prepare_with(std::unique_ptr<RowsOp>(rows), own.memory, kOwnRows);
     ops_.pop_back();
+    if (!op_begins_.empty()) op_begins_.back() = std::min(op_begins_.back(), ops_.size());  // its time is the group's
     own.op = op.get();
   }
   ops_.push_back(std::move(op));

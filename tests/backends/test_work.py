@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -94,7 +95,7 @@ def counted(model: TinyDecoder) -> list[OpWork]:
 
 
 def test_op_numbers_are_those_of_the_native_plan() -> None:
-    """Every counted op is timed, and nothing is timed that isn't counted."""
+    """Nothing is timed that isn't counted; every counted op is timed, or part of the linear group that it prepares."""
     model = TinyDecoder()
     builder = backend_of("generic", threads=1).builder(small_limits(model.vocab), model.kv())
     model.record(builder)
@@ -105,7 +106,13 @@ def test_op_numbers_are_those_of_the_native_plan() -> None:
     runner.add(0, [1, 2, 3])
     runner.generate(0, 1)
     lines = plan.profile_ops()
-    assert {(line.op, line.name == "sample") for line in lines} == {(op.op, op.sampling) for op in counted(model)}
+    ops = counted(model)
+    timed = {(line.op, line.name == "sample") for line in lines}
+    assert timed <= {(op.op, op.sampling) for op in ops}
+    for op, following in itertools.pairwise(ops):
+        if (op.op, op.sampling) not in timed:
+            assert op.name.split()[0] in ("norm", "silu"), op.name
+            assert (following.op, "linear") in {(line.op, line.name) for line in lines}
     by_op = {
         line.op: line.name for line in lines if line.name in ("linear", "attention", "embed", "head", "rope_and_store")
     }

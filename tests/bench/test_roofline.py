@@ -77,7 +77,8 @@ def test_every_op_of_a_step(model: str) -> None:
         ("prefill", 32),
     ]
     for step in result.steps:
-        assert all(op.seconds > 0 for op in step.ops)
+        parts_of_others = {op.name.split()[0] for op in step.ops if not op.seconds}
+        assert parts_of_others <= {"norm", "silu"}, "of the linear groups that they prepare"
         assert 0.3 * step.seconds < sum(op.seconds for op in step.ops) <= step.seconds
         (qkv,) = [op for op in step.ops if op.name.startswith("q_proj+k_proj+v_proj")]
         assert qkv.count == 2
