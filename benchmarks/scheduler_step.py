@@ -70,7 +70,7 @@ class Bench:
     def __init__(self, running: int, context: int, policy: str) -> None:
         self.longest = context + 2 * running + PLAIN_STEPS + 10 * CHANGES + 64
         pages = (running + CHANGES) * (-(-self.longest // PAGE_SIZE) + 1)
-        budget = max(1024, 2 * running)
+        budget = running * (context + 1)  # all prompts in one step, or the first would end before the last runs
         self.scheduler = Scheduler(
             SchedulerConfig(self.longest, running, budget, PAGE_SIZE, pages, frozenset({2}), policy=policy)
         )
