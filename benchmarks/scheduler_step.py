@@ -145,7 +145,7 @@ def table(points: list[Point]) -> str:
 
 
 def plot(sweeps: dict[str, list[Point]], path: Path) -> None:
-    """Three panels: against running (logarithmic both ways), waiting and context."""
+    """Three panels: against running, waiting and context."""
     try:
         import matplotlib
     except ImportError:
@@ -156,8 +156,8 @@ def plot(sweeps: dict[str, list[Point]], path: Path) -> None:
 
     figure, (by_running, by_waiting, by_context) = plt.subplots(1, 3, figsize=(12, 3.6), layout="constrained")
     points = sweeps["running"]
-    by_running.loglog([p.running for p in points], [p.median_us for p in points], "o-", base=2)
-    by_running.set(xlabel="running sequences", ylabel="microseconds a step", title="nothing waits")
+    by_running.plot([p.running for p in points], [p.median_us for p in points], "o-")
+    by_running.set(xlabel="running sequences", ylabel="microseconds a step", ylim=(0, None), title="nothing waits")
     for name, points in sweeps.items():
         if name.startswith("waiting"):
             by_waiting.plot([p.waiting for p in points], [p.median_us for p in points], "o-", label=points[0].policy)
@@ -167,6 +167,8 @@ def plot(sweeps: dict[str, list[Point]], path: Path) -> None:
     points = sweeps["context"]
     by_context.semilogx([p.context for p in points], [p.median_us for p in points], "o-")
     by_context.set(xlabel="context of each, tokens", ylim=(0, None), title=f"{FIXED_RUNNING} run")
+    for axes in (by_waiting, by_context):
+        axes.set_ylim(0, 1.25 * axes.get_ylim()[1])
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else {})
 
 
