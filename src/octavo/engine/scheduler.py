@@ -137,7 +137,7 @@ class Scheduler:
             self._admission.fill(builder, budget, self._step_id, whole=False)
 
     def _prefills(self, to_feed: Ints) -> list[Sequence]:
-        found = [self._slots.at(slot) for slot in np.flatnonzero(to_feed > 1).tolist()]
+        found = [self._slots.at(slot) for slot in (to_feed > 1).nonzero()[0].tolist()]
         return sorted(found, key=lambda s: s.rank)
 
     def _make_room(self) -> bool:
@@ -245,14 +245,13 @@ class Scheduler:
     def _computed(self, flight: Flight) -> None:
         """K and V of the step's tokens are in their pages now: register full pages, let followers go."""
         step, slots, size = flight.step, self._slots, self.pool.page_size
-        before = step.num_computed
-        after = before + step.num_tokens
+        after = step.num_computed + step.num_tokens
         slots.computed[step.slots] = after
         if self._waiting.counts_service:
             work = (step.num_tokens + step.sample).tolist()
             self._waiting.served(zip(map(slots.at, step.slots.tolist()), work, strict=True))
         if self._sharing:
-            filled = after // size > before // size
+            filled = after % size < step.num_tokens  # a page has become full
             for slot, count in zip(step.slots[filled].tolist(), after[filled].tolist(), strict=True):
                 self._sharing.computed(slots.at(slot), slots.tokens[slot], count)
         for slot in step.slots[flight.num_decodes :].tolist():

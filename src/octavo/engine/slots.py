@@ -33,6 +33,9 @@ class SlotTable:
         self.stops_at_eos: Bools = np.zeros(num_slots, np.bool_)
         self.has_stop_ids: Bools = np.zeros(num_slots, np.bool_)
         self.tokens: Ints = np.zeros((num_slots, max_len), np.int32)
+        self.ones: Ints = np.ones(num_slots, np.int32)  # constants, of which a step of decodes shows a part
+        self.trues: Bools = np.ones(num_slots, np.bool_)
+        self.ones.flags.writeable = self.trues.flags.writeable = False
         self.sequences: list[Sequence | None] = [None] * num_slots
         self.count = 0
         self._free = list(range(num_slots - 1, -1, -1))

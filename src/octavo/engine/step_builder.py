@@ -130,8 +130,7 @@ class StepBuilder:
     def build(self, step_id: int, released: tuple[int, ...]) -> Flight:
         slots, at, table = self._decodes, self._decodes_at, self._slots
         num_decodes = len(slots)
-        num_tokens = np.ones(num_decodes, np.int32)
-        sample = np.ones(num_decodes, np.bool_)
+        num_tokens, sample = table.ones[:num_decodes], table.trues[:num_decodes]
         shape, sampled = self.decode_shape, slots
         if self._chunks:
             chunks = np.array(self._chunks, np.int32)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from octavo.backends.ops import OpTime, Plan, PlanLimits, Sampled, SlotParams
+from octavo.backends.ops import Ints, OpTime, Plan, PlanLimits, Sampled, SlotParams
 from octavo.engine.params import SamplingParams
 from octavo.engine.step import SequenceStart, Step, StepResult
 from octavo.runtime.batch import BatchArrays
@@ -44,6 +44,8 @@ class Executor:
         self._token_counts = np.zeros(limits.max_seqs, np.int32)
         self._block_rows = np.zeros((limits.max_seqs, limits.max_blocks), np.int32)
         self._block_counts = np.zeros(limits.max_seqs, np.int32)
+        self._ones = np.ones(limits.max_seqs, np.int32)
+        self._ones.flags.writeable = False
 
     def submit(self, step: Step) -> StepHandle:
         """Run one step. Raises StepError if the pass failed; slots keep the tokens they had."""
@@ -61,7 +63,8 @@ class Executor:
         at = self._token_counts[slots]
         self._token_rows[slots, at] = sampled.tokens
         self._token_counts[slots] = at + 1
-        return StepHandle(_result(step, sampled, forward_s, time.perf_counter() - began))
+        counts = self._ones[: batch.num_outputs]
+        return StepHandle(_result(step, sampled, counts, forward_s, time.perf_counter() - began))
 
     def set_profiling(self, on: bool) -> None:
         """See ops.Plan."""
@@ -113,13 +116,13 @@ def slot_params(params: SamplingParams, seed: int, choice: int, eos_ids: frozens
     )
 
 
-def _result(step: Step, sampled: Sampled, forward_s: float, total_s: float) -> StepResult:
+def _result(step: Step, sampled: Sampled, counts: Ints, forward_s: float, total_s: float) -> StepResult:
     """Copies, because a plan's arrays are valid only until its next run."""
     top_ids, top_logprobs = sampled.top_ids, sampled.top_logprobs
     return StepResult(
         step_id=step.step_id,
         tokens=sampled.tokens.reshape(-1, 1).copy(),
-        counts=np.ones(len(sampled.tokens), np.int32),
+        counts=counts,
         forward_s=forward_s,
         total_s=total_s,
         logprobs=None if sampled.logprobs is None else sampled.logprobs.reshape(-1, 1).copy(),
