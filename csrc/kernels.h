@@ -102,29 +102,38 @@ struct AttentionArgs {
   const int32_t* context_len; // [S] tokens of the sequence after this step; its last query row is at context_len - 1
   const int32_t* block_table; // [S][block_stride]
   int64_t block_stride;
-  float* partials;            // [partial row][head_dim + 2], see AttentionItem
+  const struct AttentionRows* rows;  // what items and merges refer to
+  float* partials;            // [partial row][head_dim + 2], see AttentionRows
 };
 
 // Attention reduces over spans of kSpan tokens at absolute positions 0, kSpan, ...; spans are folded in order.
 constexpr int32_t kAttentionSpan = 256;
 
-// One piece of attention: some query rows of one sequence against some spans, for all query heads of some kv heads.
-// An item that does not cover all spans its rows can see leaves a partial row for each span, kv head, query and query
-// head, in this order of significance: row `partial` + (((span - span_begin) * kv_heads + kv_head) * query_count + query)
-// * group + head, all counted from the item's first. Spans are never folded inside an item that attention_merge folds
-// again: the order of folding is what makes any cut give the same bits.
-struct AttentionItem {
-  int32_t seq, kv_head, kv_heads;    // kv heads [kv_head, kv_head + kv_heads)
-  int32_t query_begin, query_count;  // rows relative to query_start[seq]
-  int32_t span_begin, span_end;
-  int32_t partial;                   // -1: the item covers all its spans and writes `out`
+// Queries [query_begin, query_begin + query_count) of a sequence, counted from query_start[seq], and where their partial
+// rows lie: that of a span, kv head, query and query head of the group, the first three counted from 0 and the query from
+// query_begin, is row `partial` + span * span_rows + (kv_head * query_count + query) * group + head.
+struct AttentionRows {
+  int32_t seq, query_begin, query_count;
+  int32_t span_rows;
+  int64_t partial;
 };
 
-// Folds `spans` consecutive spans of the same rows, whose partial rows start at `first_partial`, in order, and writes
-// `out`.
+// One piece of attention: queries of one sequence, or of several whose block tables hold the same pages in these spans
+// and that see them whole, against some spans, for all query heads of some kv heads. An item that does not cover all
+// spans its queries can see is `partial` and leaves a partial row for each span. Spans are never folded inside an item
+// that attention_merge folds again: the order of folding is what makes any cut give the same bits.
+struct AttentionItem {
+  int32_t kv_head, kv_heads;       // kv heads [kv_head, kv_head + kv_heads)
+  int32_t span_begin, span_end;
+  int32_t rows_begin, rows_end;    // AttentionArgs.rows
+  bool partial;                    // else the item covers all its spans and writes `out`
+};
+
+// Folds spans [span_begin, span_end), all that these rows can see, in order, and writes `out`.
 struct AttentionMerge {
-  int32_t seq, kv_head, kv_heads, query_begin, query_count;
-  int32_t first_partial, spans;
+  int32_t rows;                    // one of AttentionArgs.rows
+  int32_t kv_head, kv_heads;
+  int32_t span_begin, span_end;
 };
 
 // --------------------------------------------------------------------------------------------------------- sampling

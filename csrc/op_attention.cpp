@@ -7,6 +7,7 @@ void AttentionOp::stage(const Step& step, StageList& out) {
   args_.context_len = step.context_len;
   args_.block_table = step.block_table;
   args_.block_stride = step.block_stride;
+  args_.rows = plan_.rows().data();
   out.add(OpKind::attention, stage_of(this, int32_t(plan_.items().size())));
   Stage merges = {[](void* self, int32_t item, int32_t) noexcept { static_cast<AttentionOp*>(self)->merge(item); }, this,
                   int32_t(plan_.merges().size())};

@@ -9,8 +9,9 @@
 namespace octavo {
 namespace {
 
-// Partial rows of attention that a plan has room for: with more, attention is cut less finely, not differently.
-constexpr int64_t kPartialRows = 16384;
+// Partial rows of attention that a plan has room for (memory is touched only as far as they are used): with more,
+// attention is cut less finely and shares less, and computes the same.
+constexpr int64_t kPartialRows = 65536;
 
 // Most rows that a linear group's threads prepare each for itself.
 constexpr int32_t kOwnRows = 8;
@@ -308,7 +309,7 @@ int32_t Plan::run(const Step& step, const StepResults& results) {
   require(head_ != nullptr || step.outputs == 0, "this plan has no head to sample with");
   kv_.used_up_to(check_step(step, limits_, sampler_));
   for (PlannedAttention& attention : attention_plans_)
-    attention.plan->build(step.query_start, step.context_len, step.seqs);
+    attention.plan->build(step.query_start, step.context_len, step.block_table, step.block_stride, step.seqs);
   if (head_) head_->set_results(results);
   stages_.clear();
   if (profiling_) {

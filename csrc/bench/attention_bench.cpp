@@ -2,11 +2,12 @@
 // by the pool's threads in every layer, merges after a barrier. Pages are scattered over the pool at random.
 //
 //   attention_bench [--level NAME] [--kv bf16|f32] [--page-size N]... [--threads N] [--repeat N]
-//                   [--load SEQUENCES:CONTEXT:QUERIES]...
+//                   [--load SEQUENCES:CONTEXT:QUERIES[:COMMON]]...
 //
-// Prints, for the best and the median step, milliseconds, KV bytes read per second (each counted once an item) and
+// COMMON tokens at the start lie in the same pages for all sequences. Prints, for the best and the median step,
+// milliseconds, KV bytes per second (each byte of each page counted once, however often it is read) and
 // multiply-adds (2 operations) of visible keys per second; "cpu" is the process's own time, which other load on the
-// machine disturbs less.
+// machine disturbs less; "plan" is what planning the step took.
 #include <time.h>
 
 #include <algorithm>
@@ -28,7 +29,7 @@ using namespace octavo;
 constexpr int kLayers = 30, kHeads = 9, kKvHeads = 3, kHeadDim = 64;
 
 struct Load {
-  int sequences, context, queries;
+  int sequences, context, queries, common;
 };
 
 double seconds(clockid_t clock) {
@@ -70,6 +71,8 @@ struct Step {
     uint32_t state = 1;
     for (int i = 0; i < load.sequences * blocks; i++) block_table.push_back(i);
     for (size_t i = block_table.size(); i > 1; i--) std::swap(block_table[i - 1], block_table[next_random(&state) % i]);
+    for (int s = 1; s < load.sequences; s++)  // the others' first pages are the first one's
+      std::copy_n(block_table.begin(), load.common / page_size, block_table.begin() + s * blocks);
     // Both types read this as numbers of about 1: 0x3f.. and 0xbf.. in the upper bytes.
     uint16_t* halves = (uint16_t*)memory.layout().base;
     for (int64_t i = 0; i < memory.bytes() / 2; i++) halves[i] = uint16_t(0x3f00 | (next_random(&state) & 0x80ff));
@@ -80,12 +83,13 @@ struct Step {
     q.resize(size_t(query_start.back()) * kHeads * kHeadDim);
     for (float& x : q) x = float(next_random(&state) % 2001) * 1e-3f - 1.0f;
     out.resize(q.size());
-    plan.build(query_start.data(), context_len.data(), load.sequences);
+    args.block_stride = blocks;
+    build();
     partials.resize(size_t(plan.partial_rows()) * (kHeadDim + 2));
     scratch_stride = (kernels.attention_scratch_bytes(memory.layout(), kHeads) + 63) / 64 * 64;
     scratch = arena.take(scratch_stride * threads);
     args = {memory.layout(), 0, kHeads, 0.125f, 0.0f, 0, nullptr, q.data(), out.data(), kHeads * kHeadDim, kHeads * kHeadDim,
-            query_start.data(), context_len.data(), block_table.data(), blocks, partials.data()};
+            query_start.data(), context_len.data(), block_table.data(), blocks, plan.rows().data(), partials.data()};
     for (int layer = 0; layer < kLayers; layer++) {
       args.layer = layer;
       layers.push_back({this, args});
@@ -106,12 +110,28 @@ struct Step {
                         &layer, int32_t(plan.merges().size())});
     }
   }
+
+  void build() {
+    plan.build(query_start.data(), context_len.data(), block_table.data(), args.block_stride, int32_t(context_len.size()));
+  }
 };
+
+// Microseconds to plan this step, the best of several times.
+double plan_us(Step* step) {
+  double best = 1e9;
+  for (int i = 0; i < 20; i++) {
+    double start = seconds(CLOCK_MONOTONIC);
+    step->build();
+    best = std::min(best, seconds(CLOCK_MONOTONIC) - start);
+  }
+  return best * 1e6;
+}
 
 void measure(const KernelTable& kernels, KvType type, int page_size, int threads, int repeat, const Load& load) {
   Step step(kernels, type, page_size, threads, load);
   ThreadPool pool(threads);
-  double bytes = 2.0 * kLayers * kKvHeads * kHeadDim * (type == KvType::f32 ? 4 : 2) * load.sequences * load.context;
+  double bytes = 2.0 * kLayers * kKvHeads * kHeadDim * (type == KvType::f32 ? 4 : 2) *
+                 (load.sequences * (load.context - load.common) + load.common);
   double visible = 0;  // (query row, key) pairs
   for (int query = 0; query < load.queries; query++) visible += load.context - load.queries + query + 1;
   double operations = visible * load.sequences * kLayers * kHeads * kHeadDim * 4;
@@ -125,11 +145,11 @@ void measure(const KernelTable& kernels, KvType type, int page_size, int threads
   std::sort(wall.begin(), wall.end());
   std::sort(cpu.begin(), cpu.end());
   double best = wall[0], median = wall[wall.size() / 2];
-  std::printf("%-11s %-4s page %2d  %3d x %4d (%4d new)  items %3zu  best %8.2f ms %6.1f GB/s %6.1f GFLOP/s   median %8.2f ms"
-              " %6.1f GB/s %6.1f GFLOP/s   cpu %8.2f ms\n",
+  std::printf("%-11s %-4s page %2d  %3d x %4d (%4d new, %4d common)  items %3zu  best %8.2f ms %6.1f GB/s %6.1f GFLOP/s"
+              "   median %8.2f ms %6.1f GB/s %6.1f GFLOP/s   cpu %8.2f ms  plan %5.1f us\n",
               kernels.level, type == KvType::f32 ? "f32" : "bf16", page_size, load.sequences, load.context, load.queries,
-              step.plan.items().size(), best * 1e3, bytes / best * 1e-9, operations / best * 1e-9, median * 1e3,
-              bytes / median * 1e-9, operations / median * 1e-9, cpu[0] * 1e3);
+              load.common, step.plan.items().size(), best * 1e3, bytes / best * 1e-9, operations / best * 1e-9, median * 1e3,
+              bytes / median * 1e-9, operations / median * 1e-9, cpu[0] * 1e3, plan_us(&step));
   std::fflush(stdout);
 }
 
@@ -143,13 +163,14 @@ int main(int argc, char** argv) {
   std::vector<Load> loads;
   for (int i = 1; i + 1 < argc; i += 2) {
     std::string option = argv[i], value = argv[i + 1];
-    Load load;
+    Load load{};
     if (option == "--level") level = value;
     else if (option == "--kv" && (value == "f32" || value == "bf16")) type = value == "f32" ? KvType::f32 : KvType::bf16;
     else if (option == "--page-size") page_sizes.push_back(std::stoi(value));
     else if (option == "--threads") threads = std::stoi(value);
     else if (option == "--repeat") repeat = std::stoi(value);
-    else if (option == "--load" && std::sscanf(value.c_str(), "%d:%d:%d", &load.sequences, &load.context, &load.queries) == 3)
+    else if (option == "--load" && std::sscanf(value.c_str(), "%d:%d:%d:%d", &load.sequences, &load.context,
+                                               &load.queries, &load.common) >= 3)
       loads.push_back(load);
     else {
       std::fprintf(stderr, "%s %s: unknown option or value\n", option.c_str(), value.c_str());
@@ -157,7 +178,7 @@ int main(int argc, char** argv) {
     }
   }
   if (page_sizes.empty()) page_sizes = {4, 8, 16, 32};
-  if (loads.empty()) loads = {{32, 250, 1}, {1, 4000, 1}, {1, 2048, 2048}, {1, 2048, 256}};
+  if (loads.empty()) loads = {{32, 250, 1, 0}, {1, 4000, 1, 0}, {16, 1072, 1, 1024}, {1, 2048, 2048, 0}, {1, 2048, 256, 0}};
   const char* error = nullptr;
   const KernelTable* kernels = find_level(level.empty() ? nullptr : level.c_str(), &error);
   if (!kernels) {

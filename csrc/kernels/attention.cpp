@@ -17,9 +17,18 @@ constexpr int kTileRows = 192;
 
 int tile_queries(int group) { return max_int(1, kTileRows / group); }
 
+// A query of a tile.
+struct TileQuery {
+  int64_t row;       // of q and out
+  int64_t partial;   // partial row of (span 0, kv head 0, this query, head 0 of the group)
+  int32_t head_rows, span_rows;  // from one kv head, and one span, to the next
+  int32_t position;  // absolute
+};
+
 // A thread's scratch.
 struct Workspace {
   const uint8_t** fetched;  // first line of what has been fetched for the next span, which may lie in the next call
+  TileQuery* queries;  // of the tile
   FoldRows state;    // of the tile's rows
   FoldRows span;     // of kRowsTogether rows
   float* scores;     // [kRowsTogether][kSpan]
@@ -38,6 +47,7 @@ int64_t lay_out(const KvLayout& kv, int group, uint8_t* scratch, Workspace* work
   };
   int64_t rows = int64_t(tile_queries(group)) * group;
   work->fetched = (const uint8_t**)take(2);
+  work->queries = (TileQuery*)take(int64_t(tile_queries(group)) * int64_t(sizeof(TileQuery)) / 4);
   work->state = {(float*)take(rows * kv.head_dim), kv.head_dim, (float*)take(rows), (float*)take(rows)};
   work->span = {(float*)take(kRowsTogether * kMaxHeadDim), kMaxHeadDim, (float*)take(kRowsTogether),
                 (float*)take(kRowsTogether)};
@@ -53,43 +63,64 @@ int64_t attention_scratch_bytes(const KvLayout& kv, int32_t q_heads) {
   return lay_out(kv, q_heads / kv.kv_heads, nullptr, &work);
 }
 
-// The queries of one sequence in this step.
-struct Queries {
-  const AttentionArgs& args;
-  int64_t first_row;   // of q and out
-  int first_position;  // absolute
+int first_position(const AttentionArgs& args, const AttentionRows& rows) {
+  return args.context_len[rows.seq] - (args.query_start[rows.seq + 1] - args.query_start[rows.seq]) + rows.query_begin;
+}
 
-  Queries(const AttentionArgs& a, int seq) : args(a), first_row(a.query_start[seq]) {
-    first_position = a.context_len[seq] - int(a.query_start[seq + 1] - first_row);
-  }
-  // Tokens of the span that any of the queries [first, first + count) sees.
-  TokenRange visible(int first, int count, int span) const {
-    int begin = args.window ? first_position + first - args.window + 1 : 0, end = first_position + first + count;
-    return {max_int(begin - span * kSpan, 0), min_int(end - span * kSpan, kSpan)};
-  }
-  const float* q(int query, int head) const {
-    return args.q + (first_row + query) * args.q_stride + int64_t(head) * args.kv.head_dim;
-  }
-  float* out(int query, int head) const {
-    return args.out + (first_row + query) * args.out_stride + int64_t(head) * args.kv.head_dim;
-  }
-};
+// Tokens of the span that any query at the positions [first, last] sees.
+TokenRange visible_between(const AttentionArgs& args, int first, int last, int span) {
+  int begin = args.window ? first - args.window + 1 : 0;
+  return {max_int(begin - span * kSpan, 0), min_int(last + 1 - span * kSpan, kSpan)};
+}
+
+// The `offset`-th query of these rows.
+TileQuery query_at(const AttentionArgs& args, const AttentionRows& rows, int group, int offset) {
+  return {int64_t(args.query_start[rows.seq]) + rows.query_begin + offset, rows.partial + int64_t(offset) * group,
+          rows.query_count * group, rows.span_rows, first_position(args, rows) + offset};
+}
 
 // Rows that go through their spans together: `count` of each of the kv heads [kv_head, kv_head + kv_heads). Row r of a
-// head is query `query` + r / group, query head r % group of the group.
-struct Tile : Queries {
-  int kv_head, kv_heads, query, queries, group, count;
+// head is query r / group, query head r % group of the group.
+struct Tile {
+  const AttentionArgs& args;
+  const TileQuery* query;
+  int seq;  // whose block table leads to the pages
+  int kv_head, kv_heads, group, count, first, last;
 
-  Tile(const AttentionArgs& a, int seq, int first_head, int heads, int first_query, int query_count)
-      : Queries(a, seq), kv_head(first_head), kv_heads(heads), query(first_query), queries(query_count),
-        group(a.q_heads / a.kv.kv_heads), count(query_count * group) {}
-  TokenRange visible(int span) const { return Queries::visible(query, queries, span); }
-  TokenRange visible(int row, int span) const { return Queries::visible(query + row / group, 1, span); }
-  const float* q(int head, int row) const { return Queries::q(query + row / group, head * group + row % group); }
-  void finish(int head, int row, const float* values, float greatest, float sum) const {
-    int own = head * group + row % group;
-    finish_fold(values, greatest, sum, args.sinks ? args.sinks + own : nullptr, args.kv.head_dim,
-                out(query + row / group, own));
+  Tile(const AttentionArgs& a, const TileQuery* list, int queries, int any_seq, int first_head, int heads)
+      : args(a), query(list), seq(any_seq), kv_head(first_head), kv_heads(heads), group(a.q_heads / a.kv.kv_heads),
+        count(queries * group), first(list[0].position), last(list[0].position) {
+    for (int i = 1; i < queries; i++) {
+      first = min_int(first, list[i].position);
+      last = max_int(last, list[i].position);
+    }
+  }
+  TokenRange visible(int span) const { return visible_between(args, first, last, span); }
+};
+
+// A row of a tile, and the way to the next without a division.
+struct TileRow {
+  const Tile& tile;
+  const TileQuery* query;
+  int member;  // which query head of the group
+
+  TileRow(const Tile& t, int row) : tile(t), query(t.query + row / t.group), member(row % t.group) {}
+  void next() {
+    if (++member < tile.group) return;
+    member = 0;
+    query++;
+  }
+  TokenRange visible(int span) const { return visible_between(tile.args, query->position, query->position, span); }
+  int64_t column(int head) const { return int64_t(head * tile.group + member) * tile.args.kv.head_dim; }
+  const float* q(int head) const { return tile.args.q + query->row * tile.args.q_stride + column(head); }
+  float* partial(int span, int head) const {
+    int64_t at = query->partial + int64_t(span) * query->span_rows + int64_t(head) * query->head_rows + member;
+    return tile.args.partials + at * (tile.args.kv.head_dim + 2);
+  }
+  void finish(int head, const float* values, float greatest, float sum) const {
+    const AttentionArgs& args = tile.args;
+    finish_fold(values, greatest, sum, args.sinks ? args.sinks + head * tile.group + member : nullptr, args.kv.head_dim,
+                args.out + query->row * args.out_stride + column(head));
   }
 };
 
@@ -105,15 +136,16 @@ void attend_span(const Tile& tile, const SpanPages& pages, int span, int head, i
   f32x16 factor = set1(q_factor(args));
   TokenRange seen[kRowsTogether], any{kSpan, 0}, all{0, kSpan};
   begin_fold(work.span, count, head_dim);
-  for (int r = 0; r < count; r++) {
-    const float* source = tile.q(head, first + r);
+  TileRow row(tile, first);
+  for (int r = 0; r < count; r++, row.next()) {
+    const float* source = row.q(head);
     for (int d = 0; d < head_dim; d += kLanes) Kv::to_operands(q + r * kMaxHeadDim + d, mul(load(source + d), factor));
-    seen[r] = tile.visible(first + r, span);
+    seen[r] = row.visible(span);
     all = {max_int(all.begin, seen[r].begin), min_int(all.end, seen[r].end)};
     if (!seen[r].empty()) any = {min_int(any.begin, seen[r].begin), max_int(any.end, seen[r].end)};
   }
   for_row_blocks(any.empty() ? 0 : count, [&]<int kRows>(int r) {
-    score_rows<Kv, kRows>(pages, any, head_dim, q + r * kMaxHeadDim, work.scores + r * kSpan, r ? nullptr : fetch);
+    score_rows<Kv, kRows>(pages, any, head_dim, q + r * kMaxHeadDim, work.scores + r * kSpan, unless_done(fetch));
   });
   for (int r = 0; r < count; r++)
     if (!seen[r].empty())
@@ -132,87 +164,116 @@ void attend_span(const Tile& tile, const SpanPages& pages, int span, int head, i
   edges(0, begin);
   for_row_blocks(begin < end ? count : 0, [&]<int kRows>(int r) {
     value_rows<Kv, kRows>(pages, begin, end, head_dim, weights + r * kSpan, work.span.values + r * kMaxHeadDim,
-                          r ? nullptr : fetch);
+                          unless_done(fetch));
   });
   edges(end, kSpan);
 }
 
-void write_partials(const FoldRows& span, int rows, int head_dim, float* partials) {
-  for (int r = 0; r < rows; r++, partials += head_dim + 2) {
-    memcpy(partials, span.values + r * span.stride, size_t(head_dim) * 4);
-    partials[head_dim] = span.greatest[r];
-    partials[head_dim + 1] = span.sum[r];
+void write_partials(const Tile& tile, int span, int head, int first, int rows, const FoldRows& from) {
+  int head_dim = tile.args.kv.head_dim;
+  TileRow row(tile, first);
+  for (int r = 0; r < rows; r++, row.next()) {
+    float* to = row.partial(span, head);
+    memcpy(to, from.values + r * from.stride, size_t(head_dim) * 4);
+    to[head_dim] = from.greatest[r];
+    to[head_dim + 1] = from.sum[r];
   }
 }
 
-// What will be read after this span of this item.
-Fetch fetch_after(const AttentionArgs& args, const AttentionItem& item, const AttentionItem* next, int span) {
-  const AttentionItem* following = span + 1 < item.span_end ? &item : next;
-  if (!following) return {};
-  int first = following == &item ? span + 1 : following->span_begin;
-  TokenRange seen = Queries(args, following->seq).visible(following->query_begin, following->query_count, first);
+// The first span of the item that follows.
+Fetch fetch_next(const AttentionArgs& args, const AttentionItem& next) {
+  const AttentionRows& rows = args.rows[next.rows_begin];  // others of the item see the same
+  int first = first_position(args, rows);
+  TokenRange seen = visible_between(args, first, first + rows.query_count - 1, next.span_begin);
   if (seen.empty()) return {};
-  return begin_fetch(args, following->seq, following->kv_head, following->kv_heads, first, seen);
+  return begin_fetch(args, rows.seq, next.kv_head, next.kv_heads, next.span_begin, seen);
+}
+
+// What will be read after this span: the tile's next one, or the next item.
+Fetch fetch_after(const Tile& tile, const AttentionItem& item, const AttentionItem* next, int span) {
+  if (span + 1 == item.span_end) return next ? fetch_next(tile.args, *next) : Fetch();
+  TokenRange seen = tile.visible(span + 1);
+  if (seen.empty()) return {};
+  return begin_fetch(tile.args, tile.seq, tile.kv_head, tile.kv_heads, span + 1, seen);
 }
 
 // One head of a tile against one span: folded into the tile's state, or left as partial rows.
 template <class Kv>
-void attend_head(const Tile& tile, const SpanPages& pages, int span, int head, Fetch* fetch, float* partials,
+void attend_head(const Tile& tile, const SpanPages& pages, int span, int head, bool partial, Fetch* fetch,
                  const Workspace& work) {
-  int head_dim = tile.args.kv.head_dim, state_row = (head - tile.kv_head) * tile.count;
+  int state_row = (head - tile.kv_head) * tile.count;
   for (int first = 0; first < tile.count; first += kRowsTogether) {
     int n = min_int(kRowsTogether, tile.count - first);
     attend_span<Kv>(tile, pages, span, head, first, n, fetch, work);
-    if (partials) write_partials(work.span, n, head_dim, partials + int64_t(first) * (head_dim + 2));
-    else fold_span(rows_from(work.state, state_row + first), work.span, n, head_dim);
+    if (partial) write_partials(tile, span, head, first, n, work.span);
+    else fold_span(rows_from(work.state, state_row + first), work.span, n, tile.args.kv.head_dim);
   }
 }
 
-// Part of an item: queries [query, query + queries) of kv heads [kv_head, kv_head + kv_heads).
+// Part of an item: some of its queries, all or one of its kv heads.
 template <class Kv>
-void attend_tile(const AttentionArgs& args, const AttentionItem& item, const AttentionItem* next, const Tile& tile,
-                 const Workspace& work) {
+void attend_tile(const Tile& tile, const AttentionItem& item, const AttentionItem* next, const Workspace& work) {
+  const AttentionArgs& args = tile.args;
   int rows = tile.kv_heads * tile.count, head_dim = args.kv.head_dim;
-  bool whole = item.partial < 0, few = tile.count <= kRowsTogether;
-  if (whole) begin_fold(work.state, rows, head_dim);
+  bool few = tile.count <= kRowsTogether;
+  if (!item.partial) begin_fold(work.state, rows, head_dim);
   for (int span = item.span_begin; span < item.span_end; span++) {
     TokenRange seen = tile.visible(span);
-    if (whole && seen.empty()) continue;
+    if (!item.partial && seen.empty()) continue;
     SpanPages pages;
-    if (!seen.empty()) find_pages(args, item.seq, span, seen, Kv::kPack, &pages);
     Fetch fetch;
-    if (few && !seen.empty()) {
-      pages.fetch_values = first_line(begin_fetch(args, item.seq, item.kv_head, item.kv_heads, span, seen)) != *work.fetched;
-      fetch = fetch_after(args, item, next, span);
+    if (!seen.empty()) {
+      find_pages(args, tile.seq, span, seen, Kv::kPack, &pages);
+      const uint8_t* first = first_line(begin_fetch(args, tile.seq, tile.kv_head, tile.kv_heads, span, seen));
+      pages.fetch_values = few && first != *work.fetched;
+      fetch = fetch_after(tile, item, next, span);
       *work.fetched = first_line(fetch);
+      spread_over(tile.count, &fetch);
     }
     for (int head = tile.kv_head; head < tile.kv_head + tile.kv_heads; head++) {
       pages.key_head = pages.value_head = head * plane_bytes(args.kv);
-      if (!few && !seen.empty() && pages.pieces == 4) gather_keys<4>(seen, head_dim / Kv::kPack, work.keys, &pages);
-      if (!few && !seen.empty() && pages.pieces == 2) gather_keys<2>(seen, head_dim / Kv::kPack, work.keys, &pages);
-      int64_t row = (int64_t(span - item.span_begin) * item.kv_heads + head - item.kv_head) * item.query_count * tile.group +
-                    (tile.query - item.query_begin) * tile.group;
-      attend_head<Kv>(tile, pages, span, head, few ? &fetch : nullptr,
-                      whole ? nullptr : args.partials + (item.partial + row) * (head_dim + 2), work);
+      if (few || seen.empty() || pages.pieces == 1) {
+        attend_head<Kv>(tile, pages, span, head, item.partial, &fetch, work);
+        continue;
+      }
+      SpanPages gathered = pages;
+      if (pages.pieces == 4) gather_keys<4>(seen, head_dim / Kv::kPack, work.keys, &gathered);
+      else gather_keys<2>(seen, head_dim / Kv::kPack, work.keys, &gathered);
+      attend_head<Kv>(tile, gathered, span, head, item.partial, &fetch, work);
     }
   }
-  for (int r = 0; whole && r < rows; r++)
-    tile.finish(tile.kv_head + r / tile.count, r % tile.count, work.state.values + r * work.state.stride,
-                work.state.greatest[r], work.state.sum[r]);
+  if (item.partial) return;
+  int r = 0;
+  for (int head = tile.kv_head; head < tile.kv_head + tile.kv_heads; head++)
+    for (TileRow row(tile, 0); row.query < tile.query + tile.count / tile.group; row.next(), r++)
+      row.finish(head, work.state.values + r * work.state.stride, work.state.greatest[r], work.state.sum[r]);
+}
+
+// `queries` of an item, as one tile if a thread has room for the states of all heads.
+template <class Kv>
+void attend_queries(const AttentionArgs& args, const AttentionItem& item, const AttentionItem* next, int queries, int seq,
+                    const Workspace& work) {
+  if (item.partial || queries * item.kv_heads <= tile_queries(args.q_heads / args.kv.kv_heads))
+    return attend_tile<Kv>(Tile(args, work.queries, queries, seq, item.kv_head, item.kv_heads), item, next, work);
+  for (int head = item.kv_head; head < item.kv_head + item.kv_heads; head++)
+    attend_tile<Kv>(Tile(args, work.queries, queries, seq, head, 1), item, nullptr, work);
 }
 
 template <class Kv>
 void run_item(const AttentionArgs& args, const AttentionItem& item, const AttentionItem* next, uint8_t* scratch) {
   Workspace work;
-  int group = args.q_heads / args.kv.kv_heads, step = tile_queries(group);
+  int group = args.q_heads / args.kv.kv_heads, most = tile_queries(group), queries = 0, left = 0;
   lay_out(args.kv, group, scratch, &work);
-  if (item.query_count * group <= kRowsTogether && item.query_count * item.kv_heads <= step)
-    return attend_tile<Kv>(args, item, next,
-                           Tile(args, item.seq, item.kv_head, item.kv_heads, item.query_begin, item.query_count), work);
-  for (int head = item.kv_head; head < item.kv_head + item.kv_heads; head++)
-    for (int query = 0; query < item.query_count; query += step)
-      attend_tile<Kv>(args, item, nullptr,
-                      Tile(args, item.seq, head, 1, item.query_begin + query, min_int(step, item.query_count - query)), work);
+  int seq = args.rows[item.rows_begin].seq;
+  for (int i = item.rows_begin; i < item.rows_end; i++) left += args.rows[i].query_count;
+  for (int i = item.rows_begin; i < item.rows_end; i++)
+    for (int offset = 0; offset < args.rows[i].query_count; offset++) {
+      work.queries[queries++] = query_at(args, args.rows[i], group, offset);
+      left--;
+      if (left && queries < most) continue;
+      attend_queries<Kv>(args, item, left ? nullptr : next, queries, seq, work);
+      queries = 0;
+    }
 }
 
 void attention(const AttentionArgs& args, const AttentionItem& item, const AttentionItem* next, uint8_t* scratch) {
@@ -221,19 +282,23 @@ void attention(const AttentionArgs& args, const AttentionItem& item, const Atten
 }
 
 void attention_merge(const AttentionArgs& args, const AttentionMerge& merge) {
-  Tile tile(args, merge.seq, merge.kv_head, merge.kv_heads, merge.query_begin, merge.query_count);
-  int head_dim = args.kv.head_dim, rows = merge.kv_heads * tile.count;
-  int64_t stride = head_dim + 2;
-  for (int r = 0; r < rows; r++) {
-    float values[kMaxHeadDim], greatest, sum;
-    FoldRows state = {values, kMaxHeadDim, &greatest, &sum};
-    begin_fold(state, 1, head_dim);
-    for (int span = 0; span < merge.spans; span++) {
-      float* row = args.partials + (merge.first_partial + int64_t(span) * rows + r) * stride;
-      fold_span(state, {row, stride, row + head_dim, row + head_dim + 1}, 1, head_dim);
+  const AttentionRows& rows = args.rows[merge.rows];
+  int head_dim = args.kv.head_dim, group = args.q_heads / args.kv.kv_heads;
+  for (int head = merge.kv_head; head < merge.kv_head + merge.kv_heads; head++)
+    for (int offset = 0; offset < rows.query_count; offset++) {
+      TileQuery query = query_at(args, rows, group, offset);
+      Tile tile(args, &query, 1, rows.seq, head, 1);
+      for (TileRow row(tile, 0); row.query == &query; row.next()) {
+        float values[kMaxHeadDim], greatest, sum;
+        FoldRows state = {values, kMaxHeadDim, &greatest, &sum};
+        begin_fold(state, 1, head_dim);
+        for (int span = merge.span_begin; span < merge.span_end; span++) {
+          float* from = row.partial(span, head);
+          fold_span(state, {from, head_dim + 2, from + head_dim, from + head_dim + 1}, 1, head_dim);
+        }
+        row.finish(head, values, greatest, sum);
+      }
     }
-    tile.finish(merge.kv_head + r / tile.count, r % tile.count, values, greatest, sum);
-  }
 }
 
 }  // namespace

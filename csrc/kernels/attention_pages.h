@@ -101,6 +101,7 @@ struct Fetch {
   const uint8_t* values = nullptr;                        // V of the page whose K was asked for last, or null
   const uint8_t* base = nullptr;                          // K of page 0
   int64_t page_bytes = 0, key_to_value = 0, run_bytes = 0;
+  int lines = kChunksTogether;                            // asked for with each kChunksTogether lines that are used
 };
 
 Fetch begin_fetch(const AttentionArgs& args, int seq, int kv_head, int kv_heads, int span, TokenRange seen) {
@@ -132,6 +133,11 @@ OCTAVO_INLINE bool next_run(Fetch* fetch) {
 // The first line that will be asked for, or null: names what is being fetched.
 const uint8_t* first_line(const Fetch& fetch) {
   return fetch.block == fetch.last_block ? nullptr : fetch.base + *fetch.block * fetch.page_bytes;
+}
+
+// Null if nothing is left to ask for.
+OCTAVO_INLINE Fetch* unless_done(Fetch* fetch) {
+  return fetch->at == fetch->end && !fetch->values && fetch->block == fetch->last_block ? nullptr : fetch;
 }
 
 // Asks for the next `lines` cache lines, as far as there are any.

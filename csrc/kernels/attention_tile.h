@@ -34,7 +34,7 @@ OCTAVO_NOINLINE void score_block(const SpanPages& pages, int chunk, int head_dim
   for (int d = 0; d < head_dim; d += Kv::kPack * kPieces, offset += pages.key_stride * kPieces) {
     if (fetch) {
       if (pages.fetch_values) fetch_values<kPieces>(pages, chunk, offset);
-      fetch_lines(fetch, kChunksTogether * kPieces);
+      fetch_lines(fetch, fetch->lines * kPieces);
     }
     OCTAVO_UNROLL
     for (int c = 0; c < kChunksTogether; c++) {
@@ -66,7 +66,7 @@ OCTAVO_NOINLINE void value_block(const SpanPages& pages, int begin, int end, int
     for (int c = 0; c < kColumns; c++) sum[r][c] = load(values + r * kMaxHeadDim + column + c * kLanes);
   for (int unit = begin; unit < end; unit++) {
     const float* row = (const float*)(pages.value_unit[unit] + pages.value_head) + column;
-    if (fetch) fetch_lines(fetch, kColumns);
+    if (fetch) fetch_lines(fetch, min_int(fetch->lines, kColumns));
     OCTAVO_UNROLL
     for (int c = 0; c < kColumns; c++) {
       typename Kv::Lanes v = Kv::expand(load(row + c * kLanes));
@@ -137,6 +137,12 @@ OCTAVO_INLINE void for_row_blocks(int rows, const Body& body) {
     with_constant<kBlockRows>(n, [&]<int kRows>() { body.template operator()<kRows>(first); });
     first += n;
   }
+}
+
+// Each block of rows goes over the whole span, and with `rows` of them each has to ask for a part of what comes next.
+OCTAVO_INLINE void spread_over(int rows, Fetch* fetch) {
+  int blocks = (rows + kBlockRows - 1) / kBlockRows;
+  fetch->lines = max_int(1, (kChunksTogether + blocks - 1) / blocks);
 }
 
 }  // namespace

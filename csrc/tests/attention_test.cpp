@@ -19,7 +19,7 @@ std::vector<double> reference(const World& world, int seq, int query, int head, 
     double dot = 0;
     for (int d = 0; d < shape.head_dim; d++) {
       float x = element(sequence.seed, 2, position, head, d);
-      dot += double(round_q ? stored(x) : x) * stored(element(sequence.seed, 0, token, kv_head, d));
+      dot += double(round_q ? stored(x) : x) * stored(element(world.seed_of(seq, token), 0, token, kv_head, d));
     }
     dot *= world.args.scale;
     if (shape.softcap > 0) dot = shape.softcap * tanh(dot / shape.softcap);
@@ -31,7 +31,7 @@ std::vector<double> reference(const World& world, int seq, int query, int head, 
   for (int token = begin; token <= position; token++) {
     double weight = exp(scores[token - begin] - top);
     sum += weight;
-    for (int d = 0; d < shape.head_dim; d++) out[d] += weight * stored(element(sequence.seed, 1, token, kv_head, d));
+    for (int d = 0; d < shape.head_dim; d++) out[d] += weight * stored(element(world.seed_of(seq, token), 1, token, kv_head, d));
   }
   for (double& x : out) x /= sum;
   return out;
@@ -87,10 +87,9 @@ bool same_bits(const World& a, int seq_a, int query_a, const World& b, int seq_b
   return !memcmp(a.out_row(seq_a, query_a), b.out_row(seq_b, query_b), size_t(a.q_width) * 4);
 }
 
-// Random cuts by heads, queries and spans of everything in the batch; `partial_rows` gets what they need.
-void random_cut(const World& world, Random& random, std::vector<AttentionItem>* items,
-                std::vector<AttentionMerge>* merges, int64_t* partial_rows) {
-  *partial_rows = 0;
+// Random cuts by heads, queries and spans of everything in the batch.
+Cut random_cut(const World& world, Random& random) {
+  Cut cut;
   for (int seq = 0; seq < int(world.sequences.size()); seq++)
     for (int head = 0, heads; head < world.shape.kv_heads; head += heads) {
       heads = 1 + random.below(world.shape.kv_heads - head);
@@ -99,20 +98,22 @@ void random_cut(const World& world, Random& random, std::vector<AttentionItem>* 
         count = 1 + random.below(random.below(2) ? 4 : sequence.queries);
         count = std::min(count, sequence.queries - query);
         int spans = (sequence.context - sequence.queries + query + count + kAttentionSpan - 1) / kAttentionSpan;
+        int entry = int(cut.rows.size()), head_rows = count * world.shape.group, span_rows = heads * head_rows;
+        cut.rows.push_back({seq, query, count, span_rows, cut.partial_rows - head * head_rows});
         if (random.below(3) == 0) {
-          items->push_back({seq, head, heads, query, count, 0, spans, -1});
+          cut.items.push_back({head, heads, 0, spans, entry, entry + 1, false});
           continue;
         }
-        int rows = heads * count * world.shape.group;
-        merges->push_back({seq, head, heads, query, count, int32_t(*partial_rows), spans});
+        cut.merges.push_back({entry, head, heads, 0, spans});
         for (int span = 0, n; span < spans; span += n) {
           n = 1 + random.below(spans - span);
-          items->push_back({seq, head, heads, query, count, span, span + n, int32_t(*partial_rows + span * rows)});
+          cut.items.push_back({head, heads, span, span + n, entry, entry + 1, true});
         }
-        *partial_rows += int64_t(rows) * spans;
+        cut.partial_rows += int64_t(span_rows) * spans;
       }
     }
-  for (size_t i = items->size(); i > 1; i--) std::swap((*items)[i - 1], (*items)[random.below(int(i))]);
+  for (size_t i = cut.items.size(); i > 1; i--) std::swap(cut.items[i - 1], cut.items[random.below(int(i))]);
+  return cut;
 }
 
 // Promise 4: a row's bits do not depend on page size, chunking, cuts, threads or company.
@@ -140,13 +141,64 @@ void test_same_bits(const KernelTable& level, Shape shape) {
   Random random(5);
   for (int round = 0; round < 6; round++) {
     World world(shape, {{context, chunk, 9}, {257, 9, 22}});
-    std::vector<AttentionItem> items;
-    std::vector<AttentionMerge> merges;
-    int64_t partial_rows;
-    random_cut(world, random, &items, &merges, &partial_rows);
-    world.run(level, items, merges, partial_rows);
+    world.run(level, random_cut(world, random));
     EXPECT(!memcmp(world.out.data(), whole.out.data(), whole.out.size() * 4), "%s random cut %d", level.level, round);
   }
+}
+
+bool shares(const Cut& cut) {
+  return std::any_of(cut.items.begin(), cut.items.end(), [](const AttentionItem& i) { return i.rows_end - i.rows_begin > 1; });
+}
+
+// The same tokens in the same pages or in pages of their own: nobody could tell. Among the sequences are some that share
+// a part of a span only, some that share with some more than with others, chunks, and strangers.
+void test_shared_pages(const KernelTable& level, Shape shape) {
+  std::vector<Sequence> batch = {{1100, 1, 30}, {300, 1, 31}, {1040, 5, 32, 0, 1024}, {1057, 1, 33, 0, 1040},
+                                 {1900, 1, 34, 0, 1024}, {1810, 2, 35, 4, 1795}, {700, 1, 36, 0, 600}, {530, 17, 37, 0, 512},
+                                 {1024, 1, 38, 0, 1023}, {600, 90, 39, 0, 510}, {600, 1, 40}, {513, 1, 41, 10, 512}};
+  World apart(shape, batch);
+  apart.run(level);
+  EXPECT(!shares(apart.plan(1)), "%s: pages are shared that nobody has in common", level.level);
+  for (int page_size : {4, 8, 16, 32}) {
+    shape.page_size = page_size;
+    World world(shape, batch, uint64_t(page_size), true);
+    for (int threads : {1, 2, 5}) {
+      Cut cut = world.plan(threads);
+      EXPECT(shares(cut) == (shape.window == 0), "%s: sharing with window %d", level.level, shape.window);
+      world.run(level, cut);
+      EXPECT(!memcmp(world.out.data(), apart.out.data(), apart.out.size() * 4), "%s type %d page size %d threads %d shared",
+            level.level, int(shape.type), page_size, threads);
+    }
+    world.run(level, world.plan(2, 300));  // room for a few
+    EXPECT(!memcmp(world.out.data(), apart.out.data(), apart.out.size() * 4), "%s page size %d partly shared", level.level,
+          page_size);
+  }
+}
+
+// Random families of sequences, each member like an earlier one up to somewhere.
+void test_random_families(const KernelTable& level) {
+  Random random(8);
+  int sharing = 0;
+  for (int round = 0; round < 12; round++) {
+    Shape shape;
+    shape.type = round % 3 ? KvType::bf16 : KvType::f32;
+    shape.page_size = 4 << random.below(4), shape.group = 1 + random.below(4), shape.head_dim = 16 << random.below(3);
+    std::vector<Sequence> batch;
+    for (int i = 0, n = 2 + random.below(20); i < n; i++) {
+      int like = i ? random.below(i) : -1, most = i ? batch[like].context : 0;
+      int common = random.below(4) && i ? random.below(most + 1) : 0;
+      int own = 1 + random.below(300), queries = 1 + random.below(random.below(3) ? 1 : own);
+      if (i == 0) own += 900;
+      batch.push_back({common + own, queries, uint64_t(50 + i), common ? like : -1, common});
+    }
+    World apart(shape, batch, 1), together(shape, batch, 2, true);
+    Cut cut = together.plan(1 + random.below(4));
+    sharing += shares(cut);
+    apart.run(level);
+    together.run(level, cut);
+    EXPECT(!memcmp(together.out.data(), apart.out.data(), apart.out.size() * 4), "%s family %d", level.level, round);
+  }
+  EXPECT(sharing > 3, "%s: %d of 12 families share", level.level, sharing);
 }
 
 // A token whose K and V have overflowed is the trouble of those that see it only: its predecessors in the same chunk
@@ -169,9 +221,12 @@ void test_same_bits(const KernelTable& level) {
     shape.type = type;
     test_same_bits(level, shape);
     test_broken_token(level, shape);
+    test_shared_pages(level, shape);
     shape.window = 101, shape.group = 4, shape.kv_heads = 3, shape.head_dim = 48, shape.sinks = true;
     test_same_bits(level, shape);
+    test_shared_pages(level, shape);
   }
+  test_random_families(level);
 }
 
 }  // namespace

@@ -21,6 +21,15 @@ struct Shape {
 struct Sequence {
   int context, queries;
   uint64_t seed;  // of its contents: the same sequence in another batch has the same K, V and q
+  int like = -1, common = 0;  // its first `common` tokens are those of the earlier sequence `like`
+};
+
+// How a step is cut, as the kernels take it.
+struct Cut {
+  std::vector<AttentionRows> rows;
+  std::vector<AttentionItem> items;
+  std::vector<AttentionMerge> merges;
+  int64_t partial_rows = 0;
 };
 
 inline uint16_t to_bf16(float f) {
@@ -51,7 +60,9 @@ struct World {
   AttentionArgs args{};
   int q_width;
 
-  World(const Shape& s, std::vector<Sequence> seqs, uint64_t page_order = 1) : shape(s), sequences(std::move(seqs)) {
+  // `share`: pages full of tokens that a sequence has in common with another are the other's.
+  World(const Shape& s, std::vector<Sequence> seqs, uint64_t page_order = 1, bool share = false)
+      : shape(s), sequences(std::move(seqs)) {
     q_width = s.group * s.kv_heads * s.head_dim;
     int blocks = 0, pages = 0;
     for (const Sequence& sequence : sequences) {
@@ -81,7 +92,9 @@ struct World {
       int first_seen = s.window ? std::max(0, sequence.context - sequence.queries - s.window + 1) : 0;
       for (int block = 0; block * s.page_size < sequence.context; block++) {
         if ((block + 1) * s.page_size <= first_seen) continue;  // behind the window: freed
-        block_table[i * blocks + block] = order[next++];
+        int32_t* page = &block_table[i * blocks + block];
+        if (share && (block + 1) * s.page_size <= sequence.common) *page = block_table[sequence.like * blocks + block];
+        if (*page < 0) *page = order[next++];
       }
       for (int token = first_seen; token < sequence.context; token++) put_token(int(i), blocks, token);
       for (int query = 0; query < sequence.queries; query++)
@@ -106,6 +119,12 @@ struct World {
     args.block_stride = blocks;
   }
 
+  // Seed of a token's K and V.
+  uint64_t seed_of(int seq, int token) const {
+    while (token < sequences[seq].common) seq = sequences[seq].like;
+    return sequences[seq].seed;
+  }
+
   // Writes a token's random K and V, times `factor`, by the layout that kernels.h states, independently of rope_store.
   void put_token(int seq, int blocks, int token, float factor = 1) {
     const KvLayout& kv = args.kv;
@@ -114,7 +133,7 @@ struct World {
     for (int which = 0; which < 2; which++)
       for (int h = 0; h < kv.kv_heads; h++)
         for (int d = 0; d < hd; d++) {
-          float value = factor * element(sequences[seq].seed, which, token, h, d);
+          float value = factor * element(seed_of(seq, token), which, token, h, d);
           int64_t plane = int64_t(which * kv.kv_heads + h) * hd * ps;
           int64_t f32_at = which == 0 ? int64_t(d) * ps + slot : int64_t(slot) * hd + d;
           int64_t bf16_at = which == 0 ? (int64_t(d / 2) * ps + slot) * 2 + d % 2 : (int64_t(slot / 2) * hd + d) * 2 + slot % 2;
@@ -123,25 +142,27 @@ struct World {
         }
   }
 
-  void run(const KernelTable& level, const std::vector<AttentionItem>& items, const std::vector<AttentionMerge>& merges,
-           int64_t partial_rows) {
+  void run(const KernelTable& level, const Cut& cut) {
     std::fill(out.begin(), out.end(), NAN);
-    partials.assign(size_t(partial_rows) * (shape.head_dim + 2), NAN);
+    partials.assign(size_t(cut.partial_rows) * (shape.head_dim + 2), NAN);
     args.partials = partials.data();
+    args.rows = cut.rows.data();
     int64_t bytes = level.attention_scratch_bytes(args.kv, args.q_heads);
     std::unique_ptr<uint8_t, void (*)(void*)> scratch((uint8_t*)aligned_alloc(64, size_t(bytes + 63) / 64 * 64), free);
     memset(scratch.get(), 0xff, size_t(bytes));
     // Any item may follow, or none: what is fetched ahead never shows.
-    for (size_t i = 0; i < items.size(); i++)
-      level.attention(args, items[i], i % 4 == 3 ? nullptr : &items[(i * 7 + 1) % items.size()], scratch.get());
-    for (const AttentionMerge& merge : merges) level.attention_merge(args, merge);
+    for (size_t i = 0; i < cut.items.size(); i++)
+      level.attention(args, cut.items[i], i % 4 == 3 ? nullptr : &cut.items[(i * 7 + 1) % cut.items.size()], scratch.get());
+    for (const AttentionMerge& merge : cut.merges) level.attention_merge(args, merge);
   }
 
-  void run(const KernelTable& level, int threads = 1) {
-    AttentionPlan plan(args.kv, args.q_heads, shape.window, threads, 1 << 20);
-    plan.build(query_start.data(), context_len.data(), int32_t(sequences.size()));
-    run(level, plan.items(), plan.merges(), plan.partial_rows());
+  Cut plan(int threads, int64_t max_partial_rows = 1 << 20) const {
+    AttentionPlan plan(args.kv, args.q_heads, shape.window, threads, max_partial_rows);
+    plan.build(query_start.data(), context_len.data(), block_table.data(), args.block_stride, int32_t(sequences.size()));
+    return {plan.rows(), plan.items(), plan.merges(), plan.partial_rows()};
   }
+
+  void run(const KernelTable& level, int threads = 1) { run(level, plan(threads)); }
 
   const float* out_row(int seq, int query) const { return out.data() + int64_t(query_start[seq] + query) * q_width; }
 };

@@ -46,7 +46,8 @@ class Kind:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What must not matter. `before` mates are queued ahead of the subject, `after` behind it."""
+    """What must not matter. `before` mates are queued ahead of the subject, `after` behind it; `alike` mates begin with
+    that many of its tokens, and find them in the prefix index if it is warm."""
 
     before: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
@@ -56,6 +57,8 @@ class Surroundings:
     warm: bool = False
     pool_tokens: int = 8192
     steps_ahead: int = 0
+    alike: tuple[int, ...] = ()
+    max_len: int = MAX_LEN
 
 
 @dataclass
@@ -82,7 +85,7 @@ def make_engine(kind: Kind, around: Surroundings) -> Engine:
         kv_cache_dtype=kind.kv,
         threads=around.threads,
         page_size=around.page_size,
-        max_model_len=MAX_LEN,
+        max_model_len=around.max_len,
         max_num_seqs=48,
         max_num_batched_tokens=around.chunk,
         kv_cache_memory_bytes=per_token * around.pool_tokens,
@@ -108,6 +111,9 @@ def run(kind: Kind, around: Surroundings, length: int, params: SamplingParams) -
         own = prompt(index, tokens)
         own[: tokens // 2 * (index % 2)] = np.resize(subject.prompt, tokens // 2 * (index % 2))
         engine.add(Request(index, own, mate, seed=index, arrival_s=0.0))
+    for index, tokens in enumerate(around.alike):
+        own = np.concatenate([subject.prompt[:tokens], prompt(index, 3 + index)])
+        engine.add(Request(900 + index, own, mate, seed=index, arrival_s=0.0))
     for _ in range(around.steps_ahead):
         drain(engine, steps=1)
     engine.add(subject)
@@ -134,12 +140,12 @@ def drain(engine: Engine, steps: int = 100_000) -> Run:
 
 
 @functools.cache
-def alone(kind: Kind, length: int, params_name: str) -> Run:
-    return run(kind, Surroundings(), length, {"greedy": GREEDY, "seeded": SEEDED}[params_name])
+def alone(kind: Kind, length: int, params_name: str, max_len: int = MAX_LEN) -> Run:
+    return run(kind, Surroundings(max_len=max_len), length, {"greedy": GREEDY, "seeded": SEEDED}[params_name])
 
 
 def assert_same(kind: Kind, around: Surroundings, length: int, params_name: str) -> Run:
-    expected = alone(kind, length, params_name)
+    expected = alone(kind, length, params_name, around.max_len)
     seen = run(kind, around, length, {"greedy": GREEDY, "seeded": SEEDED}[params_name])
     assert len(expected.tokens) == 6
     assert seen.tokens == expected.tokens
@@ -208,3 +214,17 @@ def test_preempted(level: str) -> None:
     around = Surroundings(before=(40, 40, 40), pool_tokens=160, threads=2)
     seen = assert_same(Kind(level, TensorType.Q4_1), around, 31, "seeded")
     assert seen.preemptions > 0
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("kv", ["bf16", "f32"])
+def test_pages_that_many_read(level: str, kv: str) -> None:
+    """Attention reads a span of 256 tokens once for all whose block tables begin alike: some with the subject to its
+    end, some a part of the way, some nearly a span."""
+    kind, length = Kind(level, TensorType.Q4_1, kv=kv), 540
+    alike = (539, 530, 512, 513, 300, 256, 255, 520)
+    for page_size, threads, chunk in ((4, 2, 64), (16, 1, 512)):
+        around = Surroundings(
+            alike=alike, warm=True, page_size=page_size, threads=threads, chunk=chunk, steps_ahead=2, max_len=640
+        )
+        assert_same(kind, around, length, "seeded")
