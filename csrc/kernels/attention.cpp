@@ -281,23 +281,33 @@ void attention(const AttentionArgs& args, const AttentionItem& item, const Atten
   else run_item<Bf16Kv>(args, item, next, scratch);
 }
 
+// Partial rows of one query and kv head lie side by side; up to a vector's lanes of them are folded together.
+void merge_rows(const TileRow& from, int head, int rows, const AttentionMerge& merge) {
+  int head_dim = from.tile.args.kv.head_dim, stride = head_dim + 2;
+  float values[kLanes * kMaxHeadDim], greatest[kLanes], sum[kLanes];
+  FoldRows state = {values, kMaxHeadDim, greatest, sum};
+  begin_fold(state, rows, head_dim);
+  for (int span = merge.span_begin; span < merge.span_end; span++) {
+    float *partials = from.partial(span, head), span_greatest[kLanes], span_sum[kLanes];
+    for (int r = 0; r < rows; r++) {
+      span_greatest[r] = partials[r * stride + head_dim];
+      span_sum[r] = partials[r * stride + head_dim + 1];
+    }
+    fold_span(state, {partials, stride, span_greatest, span_sum}, rows, head_dim);
+  }
+  TileRow row = from;
+  for (int r = 0; r < rows; r++, row.next()) row.finish(head, values + r * kMaxHeadDim, greatest[r], sum[r]);
+}
+
 void attention_merge(const AttentionArgs& args, const AttentionMerge& merge) {
   const AttentionRows& rows = args.rows[merge.rows];
-  int head_dim = args.kv.head_dim, group = args.q_heads / args.kv.kv_heads;
+  int group = args.q_heads / args.kv.kv_heads;
   for (int head = merge.kv_head; head < merge.kv_head + merge.kv_heads; head++)
     for (int offset = 0; offset < rows.query_count; offset++) {
       TileQuery query = query_at(args, rows, group, offset);
       Tile tile(args, &query, 1, rows.seq, head, 1);
-      for (TileRow row(tile, 0); row.query == &query; row.next()) {
-        float values[kMaxHeadDim], greatest, sum;
-        FoldRows state = {values, kMaxHeadDim, &greatest, &sum};
-        begin_fold(state, 1, head_dim);
-        for (int span = merge.span_begin; span < merge.span_end; span++) {
-          float* from = row.partial(span, head);
-          fold_span(state, {from, head_dim + 2, from + head_dim, from + head_dim + 1}, 1, head_dim);
-        }
-        row.finish(head, values, greatest, sum);
-      }
+      for (int first = 0; first < group; first += kLanes)
+        merge_rows(TileRow(tile, first), head, min_int(kLanes, group - first), merge);
     }
 }
 
