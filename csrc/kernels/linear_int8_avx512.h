@@ -38,28 +38,33 @@ OCTAVO_INLINE void load_group(QuantTile tile, int32_t g, GroupWeights* out) {
   if constexpr (F == WeightFormat::q4_1) out->minima = load_f16(tile.minima + g * kColumns);
 }
 
-// sum += one group of one row. Half a group's products and its origin cancel exactly to 2^e times an integer.
-template <WeightFormat F>
-OCTAVO_INLINE f32x16 add_group(const Int8Group* a, const GroupWeights& w, f32x16 sum) {
-  __m512 halves[2];
+// sums += one group of N rows, their chains of dependent instructions side by side.
+template <WeightFormat F, int N>
+OCTAVO_INLINE void add_groups(const Int8Group* const* a, const GroupWeights& w, f32x16* sums) {
+  __m512i dot[N][2];
+#pragma GCC unroll 8
+  for (int r = 0; r < N; r++)
 #pragma GCC unroll 2
-  for (int h = 0; h < 2; h++) {
-    __m512 origin = _mm512_set1_ps(a->origin[h]);
-    __m512i dot = _mm512_castps_si512(origin);
+    for (int h = 0; h < 2; h++) dot[r][h] = _mm512_castps_si512(_mm512_set1_ps(a[r]->origin[h]));
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-      int32_t four;
-      memcpy(&four, a->q + kHalf * h + 4 * i, 4);
-      dot = _mm512_dpbusd_epi32(dot, w.quants[4 * h + i], _mm512_set1_epi32(four));
-    }
-    halves[h] = _mm512_sub_ps(_mm512_castsi512_ps(dot), origin);
+  for (int i = 0; i < 4; i++)
+#pragma GCC unroll 8
+    for (int r = 0; r < N; r++)
+#pragma GCC unroll 2
+      for (int h = 0; h < 2; h++) {
+        int32_t four;
+        memcpy(&four, a[r]->q + kHalf * h + 4 * i, 4);
+        dot[r][h] = _mm512_dpbusd_epi32(dot[r][h], w.quants[4 * h + i], _mm512_set1_epi32(four));
+      }
+#pragma GCC unroll 8
+  for (int r = 0; r < N; r++) {
+    __m512 value = _mm512_add_ps(_mm512_sub_ps(_mm512_castsi512_ps(dot[r][0]), _mm512_set1_ps(a[r]->origin[0])),
+                                 _mm512_sub_ps(_mm512_castsi512_ps(dot[r][1]), _mm512_set1_ps(a[r]->origin[1])));
+    if constexpr (F == WeightFormat::q8_0) value = _mm512_add_ps(value, _mm512_set1_ps(a[r]->minus_128_sum));
+    if constexpr (F == WeightFormat::q4_0) value = _mm512_add_ps(value, _mm512_set1_ps(a[r]->minus_8_sum));
+    sums[r] = fma({value}, w.scales, sums[r]);
+    if constexpr (F == WeightFormat::q4_1) sums[r] = fma(w.minima, set1(a[r]->sum), sums[r]);
   }
-  __m512 value = _mm512_add_ps(halves[0], halves[1]);
-  if constexpr (F == WeightFormat::q8_0) value = _mm512_add_ps(value, _mm512_set1_ps(a->minus_128_sum));
-  if constexpr (F == WeightFormat::q4_0) value = _mm512_add_ps(value, _mm512_set1_ps(a->minus_8_sum));
-  sum = fma({value}, w.scales, sum);
-  if constexpr (F == WeightFormat::q4_1) sum = fma(w.minima, set1(a->sum), sum);
-  return sum;
 }
 
 template <WeightFormat F, int M>
@@ -77,7 +82,14 @@ __attribute__((noinline)) void int8_block(const Int8Block& block) {
     GroupWeights w;
     load_group<F>(tile, g, &w);
 #pragma GCC unroll 16
-    for (int r = 0; r < M; r++) sums[r] = add_group<F>((const Int8Group*)cursor.row(r), w, sums[r]);
+    for (int r = 0; r + 2 <= M; r += 2) {
+      const Int8Group* a[2] = {(const Int8Group*)cursor.row(r), (const Int8Group*)cursor.row(r + 1)};
+      add_groups<F, 2>(a, w, sums + r);
+    }
+    if constexpr (M % 2) {
+      const Int8Group* a[1] = {(const Int8Group*)cursor.row(M - 1)};
+      add_groups<F, 1>(a, w, sums + M - 1);
+    }
   }
   finish_int8<M>(block, finisher, sums);
 }
