@@ -39,6 +39,9 @@ struct LinearArgs {
   float* out;                 // [rows][out_stride]
   int64_t out_stride;
   bool accumulate;            // out += instead of out =
+  // Hints: the caller's thread reads weights up to `fetch_end`, and from `fetch_next` after that. Both null: straight on.
+  const uint8_t* fetch_end = nullptr;
+  const uint8_t* fetch_next = nullptr;
 };
 
 // -------------------------------------------------------------------------------------------------------- KV memory

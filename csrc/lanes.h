@@ -18,12 +18,16 @@ class Lanes {
   // Before a run, on one thread: nothing has been taken.
   void reset(int32_t items) {
     count_ = items < most_ ? items : most_;
+    items_ = items;
     for (int32_t i = 0; i < count_; i++) {
-      lanes_[size_t(i)].next.store(int32_t(int64_t(items) * i / count_), std::memory_order_relaxed);
-      lanes_[size_t(i)].end = int32_t(int64_t(items) * (i + 1) / count_);
+      lanes_[size_t(i)].next.store(begin_of(i), std::memory_order_relaxed);
+      lanes_[size_t(i)].end = begin_of(i + 1);
     }
   }
   int32_t count() const { return count_; }
+  // The items of a thread's own lane.
+  int32_t begin(int32_t thread) const { return begin_of(thread % count_); }
+  int32_t end(int32_t thread) const { return lanes_[size_t(thread % count_)].end; }
 
   // Calls take(item) until no item is left anywhere, beginning with the thread's own lane; to be run `count` times, by
   // any threads. All items have been run when all of these runs have ended.
@@ -43,8 +47,10 @@ class Lanes {
     std::atomic<int32_t> next{0};
     int32_t end = 0;
   };
+  int32_t begin_of(int32_t lane) const { return int32_t(int64_t(items_) * lane / count_); }
+
   std::unique_ptr<Lane[]> lanes_;
-  int32_t most_ = 0, count_ = 0;
+  int32_t most_ = 0, count_ = 0, items_ = 0;
 };
 
 }  // namespace octavo

@@ -40,6 +40,12 @@ void HeadOp::stage(const Step& step, StageList& out) {
   }
 }
 
+const uint8_t* HeadOp::first_read(int32_t thread) const {
+  if (blocks_.empty()) return nullptr;
+  LinearCut::Piece first = blocks_.front().cut.piece(blocks_.front().lanes.begin(thread));
+  return args_.weight.tiles + first.tile_begin * args_.weight.tile_bytes;
+}
+
 void HeadOp::item(int32_t item, int32_t thread) noexcept {
   float* normed = args_.norm_scratch.row(thread);
   for (int32_t r = cut_.begin(item); r < cut_.end(item); r++) {

@@ -9,7 +9,7 @@
 
 namespace octavo {
 
-class HeadOp final : public Op {
+class HeadOp final : public Op, public WeightReader {
  public:
   static constexpr int32_t kBlockRows = 64;
 
@@ -30,6 +30,7 @@ class HeadOp final : public Op {
   // Where the next step's results go; before `stage`.
   void set_results(const StepResults& results) { results_ = results; }
   void stage(const Step& step, StageList& out) override;
+  const uint8_t* first_read(int32_t thread) const override;
   void item(int32_t item, int32_t thread) noexcept;  // norm and prepare
 
  private:

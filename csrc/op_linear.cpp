@@ -92,6 +92,12 @@ void LinearOp::stage(const Step& step, StageList& out) {
   out.add(OpKind::linear, stage_of(this, lanes_.count()), weights_.front().tiles, end_of_run(weights_));
 }
 
+const uint8_t* LinearOp::first_read(int32_t thread) const {
+  if (cut_.blocks() != 1) return nullptr;
+  LinearCut::Piece first = cut_.piece(lanes_.begin(thread));
+  return weights_[size_t(first.matrix)].tiles + first.tile_begin * weights_[size_t(first.matrix)].tile_bytes;
+}
+
 PreparedRows LinearOp::own_rows(int32_t thread) noexcept {
   uint8_t* memory = own_memory_ + int64_t(thread) * most_own_rows_ * input_.row_bytes;
   if (!prepared_by_[size_t(thread)].done)
@@ -104,10 +110,17 @@ PreparedRows LinearOp::own_rows(int32_t thread) noexcept {
 
 void LinearOp::item(int32_t, int32_t thread) noexcept {
   PreparedRows input = prepares_ ? own_rows(thread) : input_;
+  const uint8_t *end = nullptr, *next = nullptr;
+  if (next_ && cut_.blocks() == 1 && (next = next_->first_read(thread))) {
+    LinearCut::Piece last = cut_.piece(lanes_.end(thread) - 1);
+    end = weights_[size_t(last.matrix)].tiles + last.tile_end * weights_[size_t(last.matrix)].tile_bytes;
+  }
   lanes_.run(thread, [&](int32_t item) {
     LinearCut::Piece p = cut_.piece(item);
     LinearArgs args = args_[size_t(p.matrix)];
     args.input = input;
+    args.fetch_end = end;
+    args.fetch_next = next;
     kernels_.linear(args, p.tile_begin, p.tile_end, p.row_begin, p.row_end);
   });
 }

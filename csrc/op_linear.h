@@ -17,6 +17,7 @@ class LinearCut {
 
   int32_t rows() const { return rows_; }
   int32_t items() const { return blocks_ * items_per_block_; }
+  int32_t blocks() const { return blocks_; }
 
   struct Piece {
     int32_t matrix, tile_begin, tile_end, row_begin, row_end;
@@ -31,13 +32,21 @@ class LinearCut {
   int32_t rows_ = 0, row_block_ = 1, blocks_ = 0, items_per_block_ = 0;
 };
 
+// An op whose threads each read a stretch of weights from end to end.
+class WeightReader {
+ public:
+  virtual ~WeightReader() = default;
+  // Where a thread begins in this step, or null. Asked while the step runs.
+  virtual const uint8_t* first_read(int32_t thread) const = 0;
+};
+
 struct Projection {
   PackedWeight weight;
   const float* bias;  // [n] or null
   Rows out;
 };
 
-class LinearOp final : public Op {
+class LinearOp final : public Op, public WeightReader {
  public:
   LinearOp(const KernelTable& kernels, int32_t threads, PreparedRows input, std::vector<Projection> projections,
            bool accumulate);
@@ -47,6 +56,9 @@ class LinearOp final : public Op {
   void prepare_with(std::unique_ptr<RowsOp> rows, uint8_t* memory, int32_t most_rows);
   // Somebody else reads the prepared rows too: they always get their own stage.
   void keep_prepared() { most_own_rows_ = 0; }
+  // Who reads weights after this op: its first ones are fetched while the last ones of this op are used.
+  void set_next(const WeightReader* next) { next_ = next; }
+  const uint8_t* first_read(int32_t thread) const override;
   void stage(const Step& step, StageList& out) override;
   void item(int32_t item, int32_t thread) noexcept;
 
@@ -60,6 +72,7 @@ class LinearOp final : public Op {
   PreparedRows input_;
   LinearCut cut_;
   Lanes lanes_;
+  const WeightReader* next_ = nullptr;
 
   std::unique_ptr<RowsOp> rows_op_;  // or null
   uint8_t* own_memory_ = nullptr;    // [threads][most_own_rows][row_bytes]

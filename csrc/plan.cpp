@@ -192,6 +192,8 @@ void Plan::add_linear_op(int32_t prepared, std::unique_ptr<LinearOp> op, const s
     if (!op_begins_.empty()) op_begins_.back() = std::min(op_begins_.back(), ops_.size());  // its time is the group's
     own.op = op.get();
   }
+  if (last_linear_) last_linear_->set_next(op.get());
+  last_linear_ = op.get();
   ops_.push_back(std::move(op));
 }
 
@@ -300,6 +302,7 @@ void Plan::head(int32_t x, int32_t norm, float eps, int32_t weight, float scale,
   args.sample_scratch = per_thread<uint8_t>(workspace_, args.sample_scratch_stride, pool_->threads());
   auto op = std::make_unique<HeadOp>(kernels_, pool_->threads(), args, sampler_);
   head_ = op.get();
+  if (last_linear_) last_linear_->set_next(head_);
   ops_.push_back(std::move(op));
 }
 

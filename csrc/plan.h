@@ -133,6 +133,7 @@ class Plan {
   std::vector<std::unique_ptr<Op>> ops_;
   std::vector<size_t> op_begins_;
   HeadOp* head_ = nullptr;
+  LinearOp* last_linear_ = nullptr;
   StageList stages_;
 
   struct Seconds {

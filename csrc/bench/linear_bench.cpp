@@ -102,6 +102,7 @@ class Bench {
         RowsOp::Args args{RowFunction::copy, inputs_[op.k], {}, nullptr, 0.0f, {}, prepared[op.k], scratch};
         linear->prepare_with(std::make_unique<RowsOp>(table, threads, args), own[op.k], kOwnRows);
       }
+      if (!ops_.empty()) ops_.back()->set_next(linear.get());
       (is_head ? head_ : ops_).push_back(std::move(linear));
     }
   }

@@ -14,16 +14,19 @@ OCTAVO_INLINE const uint8_t* row_of(const LinearArgs& args, int32_t row) {
 }
 
 // Weights are fetched this far ahead of their use: two cores then read at the memory's full speed. The hardware's own
-// prefetching gives half of it. Tiles lie one behind the other, and the matrices of a layer should too: then the last
-// tiles of one fetch the first of the next.
+// prefetching gives half of it. Tiles lie one behind the other, and the matrices of a group should too; where a thread's
+// stretch of them ends, LinearArgs says what it reads next.
 constexpr int64_t kFetchAhead = 16384;
 
-// Fetches `Bytes` of the weights that lie kFetchAhead behind `at`: for one row, which uses them at once, to L1; for more
-// to L2, where they don't push the rows out. Constant and unrolled, because GCC deletes a loop that only prefetches.
+// Fetches `Bytes` of the weights that this thread reads kFetchAhead after `at`: for one row, which uses them at once, to
+// L1; for more to L2, where they don't push the rows out. Constant and unrolled, because GCC deletes a loop that only
+// prefetches.
 template <int Bytes, int M>
-OCTAVO_INLINE void fetch_ahead(const uint8_t* at) {
+OCTAVO_INLINE void fetch_ahead(const LinearArgs& args, const uint8_t* at) {
+  at += kFetchAhead;
+  if (at >= args.fetch_end) at += args.fetch_next - args.fetch_end;
 #pragma GCC unroll 64
-  for (int line = 0; line < Bytes; line += 64) __builtin_prefetch(at + kFetchAhead + line, 0, M == 1 ? 3 : 2);
+  for (int line = 0; line < Bytes; line += 64) __builtin_prefetch(at + line, 0, M == 1 ? 3 : 2);
 }
 
 // Where M rows of activations are read, in a few registers: every fourth row, and the distances from it. Left alone, GCC

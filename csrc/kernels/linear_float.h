@@ -25,11 +25,12 @@ struct FloatBlock {
   const uint8_t* tiles[T];
   const uint8_t* whole;  // advances over all tiles of the block in the order of memory, to fetch what comes after
   RowCursor<M> x;
+  const LinearArgs& args;
   int32_t k;
   f32x16 sums[T][M];
 
   inline __attribute__((always_inline)) FloatBlock(const LinearArgs& args, int32_t tile, int32_t row)
-      : whole(tile_of(args, tile)), x(row_of(args, row), args.input.row_bytes), k(args.weight->k) {
+      : whole(tile_of(args, tile)), x(row_of(args, row), args.input.row_bytes), args(args), k(args.weight->k) {
 #pragma GCC unroll 4
     for (int t = 0; t < T; t++) {
       tiles[t] = tile_of(args, tile + t);
@@ -40,7 +41,7 @@ struct FloatBlock {
   // To be called where each tile has given `Bytes`.
   template <int Bytes>
   inline __attribute__((always_inline)) void fetch() {
-    fetch_ahead<Bytes * T, M>(whole);
+    fetch_ahead<Bytes * T, M>(args, whole);
     whole += Bytes * T;
   }
   // sums += w * x[i] for tile t, i counted from where the rows are now.

@@ -26,7 +26,7 @@ struct Int8Block {
 
   template <WeightFormat F, int M>
   inline __attribute__((always_inline)) void fetch_group(int32_t group) const {
-    if (first) fetch_ahead<int(group_bytes(F)), M>(tile_of(args, tile_index) + group * group_bytes(F));
+    if (first) fetch_ahead<int(group_bytes(F)), M>(args, tile_of(args, tile_index) + group * group_bytes(F));
   }
 };
 
