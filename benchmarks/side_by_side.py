@@ -94,10 +94,10 @@ def _main(arguments: argparse.Namespace) -> int:
     model = str(geometry_file(arguments.model)) if ":" in arguments.model else arguments.model
     factories = engines(model, lambda: resolve(model).path, arguments.llama_server)
     names = _names(arguments.peers, factories)
+    facts = _facts(arguments, works)
+    results = Results.read(arguments.json) if arguments.resume else Results.new(arguments.json, facts)
     if arguments.resume:
-        results = Results.read(arguments.json)
-    else:
-        results = Results.new(arguments.json, _facts(arguments, works))
+        results.go_on(facts)
     chosen = prepared(factories, names, results)
     if arguments.perplexity is not None:
         measure_perplexity(results, chosen, model, arguments.perplexity)
@@ -141,7 +141,7 @@ def _report(results: Results, page: Path | None, status: int) -> int:
 def _facts(arguments: argparse.Namespace, works: Sequence[Work]) -> dict[str, object]:
     return {
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        "command": "python benchmarks/side_by_side.py " + " ".join(_told(sys.argv[1:])),
+        "commands": ["python benchmarks/side_by_side.py " + " ".join(_told(sys.argv[1:]))],
         "model": arguments.model,
         "rounds": arguments.rounds,
         "quick": arguments.quick,

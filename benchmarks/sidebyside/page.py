@@ -133,6 +133,7 @@ def _page(results: Results, plots: list[str]) -> str:
 
 def _intro(content: dict[str, Any]) -> str:
     machine = content["machine"]
+    commands = "\n".join(content["commands"])
     quick = ", few requests (`--quick`)" if content["quick"] else ""
     return (
         f"Machine: {machine['cpu']}, {machine['cores']} cores in use, {', '.join(machine['extensions'])}; last-level "
@@ -140,7 +141,7 @@ def _intro(content: dict[str, Any]) -> str:
         f"`{content['model']}`. Rounds: {content['rounds']}{quick}. One engine at a time; Octavo's load generator "
         "drives each over HTTP on the same cores; every measurement sends new text. Absolute "
         "figures move from day to day and from machine to machine: compare ratios.\n\n"
-        f"```sh\n{content['command']}\n```"
+        f"```sh\n{commands}\n```"
     )
 
 

@@ -36,6 +36,14 @@ class Results:
             raise ValueError(f"{path} holds no results of a side-by-side run.")
         return cls(path, content)
 
+    def go_on(self, facts: dict[str, Any]) -> None:
+        """Note another command of the same run, which may add workloads. Raises ValueError if it is for another model."""
+        if facts["model"] != self.content["model"]:
+            raise ValueError(f"{self.path} is a run of {self.content['model']}; --model is {facts['model']}.")
+        self.content["commands"] += [one for one in facts["commands"] if one not in self.content["commands"]]
+        self.content["workloads"] |= facts["workloads"]
+        self.content["rounds"] = max(self.content["rounds"], facts["rounds"])
+
     def has(self, engine: str, workload: str, turn: int) -> bool:
         """True if that was measured."""
         return any(

@@ -70,7 +70,7 @@ class FakeTexts:
 
 def facts(**changed: Any) -> dict[str, Any]:
     return {
-        "date": "2026-01-01", "command": "c", "model": "m", "rounds": 2, "quick": False, "workloads": {},
+        "date": "2026-01-01", "commands": ["c"], "model": "m", "rounds": 2, "quick": False, "workloads": {},
         "machine": {"cpu": "c", "cores": 2, "extensions": [], "last_level_cache": "1M", "memory_gib": 1, "system": "s"},
     } | changed  # fmt: skip
 
@@ -123,6 +123,10 @@ def test_a_run_end_to_end_then_resumed(tmp_path: Path) -> None:
     )
     assert ratio == pytest.approx(measured / 2)
 
+    kept.go_on(facts(commands=["c --resume"], workloads={"W5": {}}))
+    assert kept.content["commands"] == ["c", "c --resume"]
+    with pytest.raises(ValueError, match="is a run of m; --model is n"):
+        kept.go_on(facts(model="n"))
     again = FakeTexts()
     assert Runner(kept, again, "m", 1).run(plan)  # type: ignore[arg-type]
     assert again.prompts == []
