@@ -37,7 +37,7 @@ class Results:
         return cls(path, content)
 
     def go_on(self, facts: dict[str, Any]) -> None:
-        """Note another command of the same run, which may add workloads. Raises ValueError if it is for another model."""
+        """Note another command of this run, which may add workloads. Raises ValueError for another model."""
         if facts["model"] != self.content["model"]:
             raise ValueError(f"{self.path} is a run of {self.content['model']}; --model is {facts['model']}.")
         self.content["commands"] += [one for one in facts["commands"] if one not in self.content["commands"]]

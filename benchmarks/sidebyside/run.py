@@ -104,8 +104,9 @@ class Runner:
                 measured = [self._measure(visit, work, server) for work in works]
             return all(measured)
         except RuntimeError as error:
-            self._fail(visit, " ".join(work.name for work in works), str(error))
-            self._done += len(works)
+            for work in works:
+                self._done += 1
+                self._fail(visit, work.name, str(error))
             return False
 
     def _start(self, visit: Visit, works: Sequence[Work], ready_s: float, pid: int) -> dict[str, Any]:
@@ -147,6 +148,7 @@ class Runner:
         return self._results.has(visit.engine.name, workload, visit.turn)
 
     def _keep(self, visit: Visit, workload: str, values: dict[str, Any], took_s: float) -> None:
+        self._results.content["failed"].pop(self._failure(visit, workload), None)
         entry = {"engine": visit.engine.name, "workload": workload, "round": visit.turn}
         self._results.add("measurements", {**entry, "took_s": round(took_s, 1), "figures": values})
         shown = (
@@ -161,9 +163,13 @@ class Runner:
         self._say(f"round {visit.turn + 1} {workload:<13} {visit.engine.label:<25} {text}")
 
     def _fail(self, visit: Visit, workload: str, reason: str) -> None:
-        self._results.content["failed"][f"{visit.engine.name} {workload} round {visit.turn + 1}"] = reason
+        self._results.content["failed"][self._failure(visit, workload)] = reason
         self._results.save()
         self._say(f"round {visit.turn + 1} {workload} {visit.engine.label} FAILED: {reason}")
+
+    @staticmethod
+    def _failure(visit: Visit, workload: str) -> str:
+        return f"{visit.engine.name} {workload} round {visit.turn + 1}"
 
     def _say(self, text: str) -> None:
         print(f"[{time.monotonic() - self._begin_s:5.0f} s, {self._done}/{self._total}] {text}", flush=True)

@@ -147,6 +147,11 @@ def test_a_server_that_dies_is_noted_and_the_rest_goes_on(tmp_path: Path) -> Non
     assert "no such device" in results.content["failed"]["dying W1 round 1"]
     assert [entry["engine"] for entry in results.content["measurements"]] == ["octavo"]
 
+    factories["dying"] = lambda: Small("dying", "Mended", "d")
+    chosen = prepared(factories, ["dying", "octavo"], results)
+    assert Runner(results, FakeTexts(), "m", 1).run(visits(0, chosen, works("W1")))  # type: ignore[arg-type]
+    assert results.content["failed"] == {}
+
 
 def test_an_interrupted_run_keeps_and_marks_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
