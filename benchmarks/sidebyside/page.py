@@ -151,8 +151,14 @@ def _warnings(results: Results) -> str:
     if not content["complete"]:
         reason = "it was interrupted" if content.get("interrupted") else "something failed, or it is still running"
         lines.append(f"> **Incomplete run**: {reason}; what is here was measured.")
-    lines += [f"> {name}: {reason}" for name, reason in content["failed"].items()]
+    lines += [f"> {name}: {_one_line(reason)}" for name, reason in content["failed"].items()]
     return "\n>\n".join(lines)
+
+
+def _one_line(reason: str) -> str:
+    """A sentence as it is; of a server's last words, the last."""
+    words = reason.strip().splitlines()
+    return words[0] if len(words) == 1 else f"{words[0]} ... {words[-1].strip()}"
 
 
 def _factors(content: dict[str, Any]) -> str:

@@ -103,7 +103,7 @@ class Runner:
                 self._results.add("starts", self._start(visit, works, server.ready_s, server.pid))
                 measured = [self._measure(visit, work, server) for work in works]
             return all(measured)
-        except RuntimeError as error:
+        except (RuntimeError, OSError) as error:  # it did not start, or died
             for work in works:
                 self._done += 1
                 self._fail(visit, work.name, str(error))
@@ -125,7 +125,7 @@ class Runner:
         begin = time.monotonic()
         try:
             values = measure(server, work, self._texts, self._next_salt(), seed=visit.turn)
-        except MeasurementError as error:
+        except (MeasurementError, OSError) as error:
             self._fail(visit, work.name, str(error))
             return False
         self._keep(visit, work.name, values, time.monotonic() - begin)
