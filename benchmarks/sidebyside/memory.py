@@ -8,33 +8,35 @@ from pathlib import Path
 MIB = 1 << 20
 
 
-def group_members(leader: int) -> list[int]:
-    """Processes of the group that `leader` leads."""
-    members = []
+def family(leader: int) -> list[int]:
+    """`leader` and all processes that come from it, whatever groups or sessions they have made."""
+    children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                if int(fields[2]) == leader:
-                    members.append(int(entry.name))
-    return members
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                children.setdefault(parent, []).append(int(entry.name))
+    found = [leader]
+    for pid in found:  # grows while it is walked
+        found += children.get(pid, [])
+    return found
 
 
 def reset_peaks(leader: int) -> None:
     """Let `peak_mib` count from now on."""
-    for pid in group_members(leader):
+    for pid in family(leader):
         with contextlib.suppress(OSError):
             Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
 def resident_mib(leader: int) -> float:
     """Memory held now: proportional set size, so that what processes share counts once."""
-    return sum(_kib(pid, "smaps_rollup", "Pss:") for pid in group_members(leader)) / 1024
+    return sum(_kib(pid, "smaps_rollup", "Pss:") for pid in family(leader)) / 1024
 
 
 def peak_mib(leader: int) -> float:
     """The most that was held since `reset_peaks`: what is held now, plus what each process has given back since."""
-    given_back = sum(_kib(pid, "status", "VmHWM:") - _kib(pid, "status", "VmRSS:") for pid in group_members(leader))
+    given_back = sum(_kib(pid, "status", "VmHWM:") - _kib(pid, "status", "VmRSS:") for pid in family(leader))
     return resident_mib(leader) + max(0, given_back) / 1024
 
 
