@@ -67,12 +67,14 @@ def parser() -> argparse.ArgumentParser:
 def main() -> int:
     arguments = parser().parse_args()
     # A time limit around a run ends it with SIGTERM: servers must be stopped then, too.
-    signal.signal(signal.SIGTERM, _interrupt)
+    before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         return _main(arguments)
     except (ValueError, PeerError, ModelNotFoundError, ModelFileError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
