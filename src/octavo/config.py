@@ -173,6 +173,18 @@ class EngineConfig:
         True, "share KV pages between requests with equal prefixes", aliases=("enable-prefix-caching",)
     )
     scheduling_policy: str = knob("fcfs", "order of waiting requests", choices=("fcfs", "priority", "fair"))
+    kv_policy: str = knob(
+        "paged",
+        "how KV memory is given out; all but paged are for comparison and have no prefix caching: contiguous reserves "
+        "max-model-len for each sequence, contiguous-limit its prompt and max_tokens, buddy grows in powers of two",
+        choices=("paged", "contiguous", "contiguous-limit", "buddy"),
+    )
+    batch_policy: str = knob(
+        "continuous",
+        "when batches change; static, for comparison: nobody enters until the whole batch has finished",
+        choices=("continuous", "static"),
+    )
+    static_padding: bool = knob(True, "a static batch goes on computing rows that have finished")
     target_itl_ms: float = knob(
         0.0,
         "gap between a running stream's tokens that prefill must not exceed; 0: three times a pure decode",

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from tests.engine.fake_executor import FakeExecutor, draw
 
+from octavo.engine.historical.scheduler import make_scheduler
 from octavo.engine.params import SamplingParams
 from octavo.engine.request import Finish, Request
-from octavo.engine.scheduler import Scheduler, SchedulerConfig
+from octavo.engine.scheduler import SchedulerConfig
 from octavo.engine.step import Step
 
 EOS = frozenset({3, 5})
@@ -80,7 +81,7 @@ class Driver:
     steps: list[Step] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.scheduler = Scheduler(self.config)
+        self.scheduler = make_scheduler(self.config)
         self.executor = FakeExecutor(
             self.config.num_pages,
             self.config.page_size,
@@ -89,6 +90,8 @@ class Driver:
             self.config.eos_ids,
             cost=self.cost,
         )
+        if self.config.batch_policy == "static" and self.config.static_padding:
+            self.executor.padding_rows = 0
 
     def step(self) -> Step | None:
         step = self.scheduler.schedule(self.now_s)

@@ -56,6 +56,7 @@ class FakeExecutor:
         self.next_token = next_token
         self.cost = cost
         self.tokens_fed = 0
+        self.padding_rows: int | None = None  # None: rows that feed a token again are an error; else their count
 
     def execute(self, step: Step) -> StepResult:
         for slot in step.released:
@@ -89,13 +90,18 @@ class FakeExecutor:
         assert len({slot for slot, _, _ in rows}) == len(rows), "a slot is scheduled twice"
         assert step.num_tokens_total == sum(count for _, count, _ in rows) <= self.max_num_batched_tokens
         written: set[tuple[int, int]] = set()
+        padding = {slot for slot, count, computed in rows if self._is_padding(slot, count, computed)}
         for slot, count, computed in rows:
-            self._write(slot, count, computed, written)
+            if slot not in padding:
+                self._write(slot, count, computed, written)
         for slot, _, _ in rows:
             self._read(slot)
         drawn = []
         for (slot, _, _), sample in zip(rows, step.sample.tolist(), strict=True):
             sequence = self._at(slot)
+            if slot in padding:
+                drawn += [0] * sample
+                continue
             assert sample == (sequence.computed == len(sequence.tokens)), "`sample` does not follow from the counts"
             if sample:
                 drawn.append(self._draw(sequence))
@@ -108,6 +114,13 @@ class FakeExecutor:
             forward_s=seconds,
             total_s=seconds,
         )
+
+    def _is_padding(self, slot: int, count: int, computed: int) -> bool:
+        """The last token that was fed, fed again."""
+        if self.padding_rows is None or count != 1 or self._at(slot).computed != computed + 1:
+            return False
+        self.padding_rows += 1
+        return True
 
     def _write(self, slot: int, count: int, computed: int, written: set[tuple[int, int]]) -> None:
         sequence = self._at(slot)

@@ -92,6 +92,20 @@ class Admission:
         for sequence in set_aside + no_pages:
             self._waiting.put_back(sequence)
 
+    def form_batch(self, builder: StepBuilder, budget: StepBudget) -> None:
+        """Static batches (engine/historical): admit as many as slots and memory allow, now or never.
+
+        The budget limits only whose prompt is computed in this step already.
+        """
+        while self.possible:
+            sequence = self._waiting.pop()
+            if sequence is None:
+                break
+            if not self._enter(builder, sequence, 0):
+                self._waiting.put_back(sequence)
+                break
+            builder.offer(budget, sequence)
+
     def release_followers(self, leader: Sequence) -> None:
         """The leader is running; once its prompt is computed up to the last token, the others may fork it."""
         followers = leader.family.followers

@@ -11,6 +11,10 @@ from octavo.engine.request import Request
 from octavo.engine.sequence import Rank, Sequence
 
 POLICIES = ("fcfs", "priority", "fair")
+#: How KV memory is given out: by pages, or (engine/historical) in one piece for each sequence.
+KV_POLICIES = ("paged", "contiguous", "contiguous-limit", "buddy")
+#: Who may enter when: anybody after every step, or (engine/historical) nobody until the whole batch has finished.
+BATCH_POLICIES = ("continuous", "static")
 
 
 class WaitingQueue(Protocol):

@@ -19,7 +19,7 @@ from octavo.engine.scheduler_config import SchedulerConfig
 from octavo.engine.sequence import NO_SLOT, Family, Sequence
 from octavo.engine.sharing import PrefixSharing
 from octavo.engine.slots import Ints, SlotTable
-from octavo.engine.stats import Counters, EngineStats
+from octavo.engine.stats import Counters, EngineStats, Occupancy
 from octavo.engine.step import Step, StepResult
 from octavo.engine.step_builder import Flight, StepBuilder
 
@@ -35,7 +35,7 @@ class Scheduler:
 
     def __init__(self, config: SchedulerConfig) -> None:
         self.config = config
-        self.pool = PagePool(config.num_pages, config.page_size)
+        self.pool = self._make_pool()
         self._slots = SlotTable(config.max_num_seqs, config.max_model_len, config.eos_ids)
         self._waiting = make_queue(config.policy)
         self._sharing: PrefixSharing | None = None
@@ -45,7 +45,7 @@ class Scheduler:
         # One token of every step is left for a prefill, so that decodes can't starve it.
         max_running = min(config.max_num_seqs, max(1, config.max_num_batched_tokens - 1))
         self._counters = Counters()
-        self._admission = Admission(self.pool, self._slots, self._waiting, self._sharing, self._counters, max_running)
+        self._admission = self._make_admission(max_running)
         self._cost = CostModel(config.target_itl_s)
         self._families: dict[int, Family] = {}
         self._released: list[int] = []
@@ -53,6 +53,12 @@ class Scheduler:
         self._step_id = 0
         self._num_added = 0
         self._num_sequences = 0
+
+    def _make_pool(self) -> PagePool:
+        return PagePool(self.config.num_pages, self.config.page_size)
+
+    def _make_admission(self, max_running: int) -> Admission:
+        return Admission(self.pool, self._slots, self._waiting, self._sharing, self._counters, max_running)
 
     # Requests
 
@@ -94,22 +100,33 @@ class Scheduler:
             self._sharing.wake_overdue(self._step_id)
         shortage = self._make_room()
         self._admission.adapt(shortage)
-        to_feed = self._slots.to_feed()
-        builder = StepBuilder(self._slots, self.pool)
-        builder.decodes(np.flatnonzero(to_feed == 1).astype(np.int32))
-        prefills = self._prefills(to_feed)
-        admit = not shortage and self._admission.possible
-        if prefills or admit:
-            self._prefill(builder, prefills, admit)
+        builder = self._fill(shortage)
         if builder.empty:
             return None
-        flight = builder.build(self._step_id, tuple(self._released))
+        flight = self._build(builder)
         for start in flight.step.starts:
             self._slots.stamp(start.slot, now_s)
         self._flights.append(flight)
         self._released.clear()
         self._step_id += 1
         return flight.step
+
+    def _fill(self, shortage: bool) -> StepBuilder:
+        """Who goes on in this step, and who enters it."""
+        to_feed = self._slots.to_feed()
+        builder = self._new_builder()
+        builder.decodes(np.flatnonzero(to_feed == 1).astype(np.int32))
+        prefills = self._prefills(to_feed)
+        admit = not shortage and self._admission.possible
+        if prefills or admit:
+            self._prefill(builder, prefills, admit)
+        return builder
+
+    def _new_builder(self) -> StepBuilder:
+        return StepBuilder(self._slots, self.pool)
+
+    def _build(self, builder: StepBuilder) -> Flight:
+        return builder.build(self._step_id, tuple(self._released))
 
     def _prefill(self, builder: StepBuilder, prefills: list[Sequence], admit: bool) -> None:
         """Fill the step beside its decodes: running prefills in order of rank, then waiting sequences if `admit`.
@@ -171,11 +188,15 @@ class Scheduler:
         self._slots.leave(sequence)
         sequence.table.free()
 
+    def _finish(self, sequence: Sequence) -> None:
+        """A running sequence has ended."""
+        self._vacate(sequence)
+
     def _end(self, sequence: Sequence) -> None:
         """The sequence leaves wherever it is; a follower takes the lead if it was the leader."""
         family = sequence.family
         if sequence.slot != NO_SLOT:
-            self._vacate(sequence)
+            self._finish(sequence)
         elif sequence.queued:
             self._waiting.remove(sequence)
         elif sequence.held and self._sharing:
@@ -297,6 +318,11 @@ class Scheduler:
             forward_s=counters.forward_s,
             executor_s=counters.executor_s,
         )
+
+    def occupancy(self) -> Occupancy:
+        """Who has how many token slots at this moment. O(slots); for benchmarks."""
+        slots = np.flatnonzero(self._slots.known).astype(np.int32)
+        return Occupancy(self._slots.request_id[slots], self._slots.computed[slots], self._slots.capacity[slots])
 
     def memory_report(self) -> MemoryReport:
         """Every page at this moment. O(pages); for a dashboard, not for every step."""

@@ -11,8 +11,9 @@ import numpy as np
 
 from octavo.backends.ops import Backend, KvSpec, Plan, PlanLimits, UnsupportedError
 from octavo.config import EngineConfig
+from octavo.engine.historical.scheduler import make_scheduler
 from octavo.engine.params import SamplingParams
-from octavo.engine.scheduler import Scheduler, SchedulerConfig
+from octavo.engine.scheduler_config import SchedulerConfig
 from octavo.engine.step import SequenceStart, Step
 from octavo.formats.pull import Progress
 from octavo.formats.resolve import resolve
@@ -72,7 +73,7 @@ def engine_for(model: LoadedModel, config: EngineConfig, ended: Callable[[str, s
     facts = _facts(model, config, backend, kv, sizes)
     ended("pack", ", ".join(f"{name} {value}" for name, value in backend.facts.items()))
     executor = Executor(plan, limits, sizes.max_model_len, model.eos_ids)
-    return Engine(Scheduler(_scheduler_config(config, sizes, model.eos_ids)), executor, facts)
+    return Engine(make_scheduler(_scheduler_config(config, sizes, model.eos_ids)), executor, facts)
 
 
 def make_backend(config: EngineConfig) -> Backend:
@@ -155,6 +156,7 @@ def _workspace_bytes(spec: DecoderSpec, config: EngineConfig) -> int:
 
 
 def _scheduler_config(config: EngineConfig, sizes: Sizes, eos_ids: tuple[int, ...]) -> SchedulerConfig:
+    paging = config.kv_policy == "paged" and config.batch_policy == "continuous"
     return SchedulerConfig(
         max_model_len=sizes.max_model_len,
         max_num_seqs=config.max_num_seqs,
@@ -162,9 +164,12 @@ def _scheduler_config(config: EngineConfig, sizes: Sizes, eos_ids: tuple[int, ..
         page_size=config.page_size,
         num_pages=sizes.num_pages,
         eos_ids=frozenset(eos_ids),
-        prefix_caching=config.prefix_caching,
+        prefix_caching=config.prefix_caching and paging,
         policy=config.scheduling_policy,
         target_itl_s=config.target_itl_ms / 1000,
+        kv_policy=config.kv_policy,
+        batch_policy=config.batch_policy,
+        static_padding=config.static_padding,
     )
 
 
