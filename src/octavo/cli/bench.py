@@ -15,6 +15,7 @@ SUBJECTS = {
     "serve": "measure a server over HTTP: any that speaks the OpenAI API",
     "throughput": "measure the engine in this process, without a server",
     "roofline": "measure this machine's limits and how near each op of a model comes to them",
+    "policies": "compare paging and continuous batching with what engines did before",
 }
 
 

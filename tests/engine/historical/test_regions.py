@@ -26,7 +26,9 @@ def test_regions_never_overlap_and_all_comes_back(
             owner[region.start : region.start + region.pages] = [False] * region.pages
             continue
         wanted = rng.randint(1, 12)
+        fits = allocator.fits(wanted)
         region = allocator.reserve(wanted)
+        assert fits == (region is not None)
         if region is None:
             if kind is FirstFit:
                 assert wanted * "." not in "".join(".#"[taken] for taken in owner), "a hole was long enough"

@@ -30,6 +30,9 @@ class Allocator(Protocol):
     def reserve(self, pages: int) -> Region | None:
         """At least so many consecutive pages, or None when no free run is long enough."""
 
+    def fits(self, pages: int) -> bool:
+        """`reserve` would find one."""
+
     def give_back(self, region: Region) -> None: ...
 
 
@@ -45,6 +48,9 @@ class FirstFit:
                 self._holes[i : i + 1] = [(start + pages, size - pages)] if size > pages else []
                 return Region(start, pages)
         return None
+
+    def fits(self, pages: int) -> bool:
+        return any(size >= pages for _, size in self._holes)
 
     def give_back(self, region: Region) -> None:
         start, end = region.start, region.start + region.pages
@@ -79,6 +85,9 @@ class Buddy:
             insort(self._free[k], start + (1 << k))
         return Region(start, 1 << wanted)
 
+    def fits(self, pages: int) -> bool:
+        return any(self._free[(pages - 1).bit_length() :])
+
     def give_back(self, region: Region) -> None:
         start, k = region.start, region.pages.bit_length() - 1
         while k + 1 < len(self._free) and (start ^ 1 << k) in self._free[k]:
@@ -108,6 +117,9 @@ class RegionPool(PagePool):
         if region is not None:
             self.pages_held += region.pages
         return region
+
+    def fits(self, pages: int) -> bool:
+        return self._allocator.fits(pages)
 
     def give_back(self, region: Region) -> None:
         self.pages_held -= region.pages

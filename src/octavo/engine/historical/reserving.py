@@ -31,7 +31,7 @@ def tokens_to_reserve(config: SchedulerConfig, sequence: Sequence) -> int:
 class ReservingAdmission(Admission):
     """Takes sequences in that get a region. No prefix is shared.
 
-    refused: the latest one that was looked at found none, though memory may have been free.
+    refused_pages: what the latest one that was looked at would have needed and did not find; 0: it found a region.
     """
 
     def __init__(
@@ -46,12 +46,12 @@ class ReservingAdmission(Admission):
         super().__init__(pool, slots, waiting, None, counters, max_running)
         self._config = config
         self._regions = pool
-        self.refused = False
+        self.refused_pages = 0
 
     def _enter(self, builder: StepBuilder, sequence: Sequence, known_blocks: int) -> bool:
         pages = -(-tokens_to_reserve(self._config, sequence) // self._regions.page_size)
         region = self._regions.reserve(pages)
-        self.refused = region is None
+        self.refused_pages = 0 if region is not None else pages
         if region is None:
             return False
         sequence.table = RegionTable(self._regions, region)

@@ -150,14 +150,18 @@ class HistoricalScheduler(Scheduler):
 
     def occupancy(self) -> Occupancy:
         occupancy, slots = super().occupancy(), self._slots
-        refused = isinstance(self._admission, ReservingAdmission) and self._admission.refused
         if self._regions is None:
             return replace(occupancy, finished_slots=self._finished.held_slots)
+        assert isinstance(self._admission, ReservingAdmission)
+        wanted = self._admission.refused_pages
         live = np.flatnonzero(slots.known).tolist()
         held = np.array([slots.at(slot).table.reserved for slot in live], np.int32)  # type: ignore[attr-defined]
         return replace(
             occupancy,
             held=held,
             finished_slots=self.pool.slots_held - int(held.sum()),
-            memory_refused=refused and not self._static and len(self._waiting) > 0,
+            memory_refused=wanted > 0
+            and not self._static
+            and len(self._waiting) > 0
+            and not self._regions.fits(wanted),
         )

@@ -1,0 +1,166 @@
+"""A comparison as one self-contained HTML page: tables, plots and the words to read them by."""
+
+from __future__ import annotations
+
+import html
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from octavo.bench.policies.report import Comparison, cells, ratios
+from octavo.bench.policies.run import Outcome
+
+try:
+    from octavo.bench.policies import plots
+except ModuleNotFoundError as error:
+    if (error.name or "").split(".")[0] != "matplotlib":
+        raise
+    raise RuntimeError(
+        "a report with plots needs matplotlib, which is not installed; run `pip install 'octavo[bench]'`."
+    ) from error
+
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 1080px; margin: 2em auto;
+  padding: 0 1em; }
+h1 { font-size: 1.6em; } h2 { font-size: 1.25em; margin-top: 2em; } h3 { font-size: 1em; margin: 0.5em 0 0; }
+table { border-collapse: collapse; font-size: 13px; margin: 1em 0; }
+th, td { padding: 0.3em 0.6em; border-bottom: 1px solid #ddd; text-align: right; }
+th:first-child, td:first-child { text-align: left; }
+.scroll { overflow-x: auto; }
+.grid { display: grid; grid-template-columns: repeat(auto-fit, minmax(440px, 1fr)); gap: 1em; }
+figure { margin: 0; } svg { max-width: 100%; height: auto; }
+.key span { display: inline-block; width: 0.9em; height: 0.9em; margin: 0 0.3em 0 1em; vertical-align: -0.1em; }
+.warn { background: #fff3cd; padding: 0.6em 1em; }
+"""
+_HEADS = (
+    "policies",
+    "tokens",
+    "reserved",
+    "internal",
+    "external",
+    "free",
+    "waste of held",
+    "at once, mean / peak",
+    "output tokens/s",
+    "in forward passes",
+    "preemptions",
+    "TTFT s, p50 / p99",
+    "E2E s, shortest quarter, p50 / p99",
+    "E2E s, the others, p50 / p99",
+)
+_MEMORY_WORDS = """
+KV memory is what a sequence's keys and values are kept in. <b>Contiguous</b> memory gives each sequence one piece:
+of the longest length the model allows, of prompt + max_tokens, or of a power of two that is doubled by copying (buddy).
+<b>Paged</b> memory gives it small pages when they are needed. The colours say what every token slot is used for:
+<b>tokens</b> of running sequences; <b>reserved</b> for tokens that these will have later; <b>internal</b> waste, held
+but never filled (also what finished rows of a static batch keep); <b>external</b> waste, in nobody's hands while
+somebody waits whom it does not fit; and <b>free</b>.
+"""
+_BATCH_WORDS = """
+Each line is one slot of the batch. In a <b>static</b> batch nobody enters before all have finished: orange is the time
+a finished sequence's row is computed as padding (or, dropped, nothing). In a <b>continuous</b> one the next sequence
+takes the slot after any step.
+"""
+_LATENCY_WORDS = """
+A curve passes through (x, y) when y % of the requests took at most x seconds from their arrival. Further left is
+better; a long way to the right at the top is the wait of the unlucky.
+"""
+
+
+def write_page(path: Path, comparison: Comparison) -> None:
+    """Write the page whole or not at all. Raises OSError."""
+    part = path.with_name(path.name + ".tmp")
+    part.write_text(page(comparison), encoding="utf-8")
+    os.replace(part, path)
+
+
+def page(comparison: Comparison) -> str:
+    """The page's text; it refers to nothing outside of itself."""
+    outcomes = comparison.outcomes
+    parts = [
+        "<h1>Paging and continuous batching, and what was before</h1>",
+        "" if comparison.complete else '<p class="warn">This run was interrupted: the figures cover what was done.</p>',
+        _settings(comparison),
+        "<h2>In short</h2>",
+        _ratios(comparison),
+        _table(outcomes),
+        *(f"<h3>Simulated: {html.escape(name)}</h3>{_table(found)}" for name, found in comparison.simulated.items()),
+        "<h2>Memory over time</h2>",
+        f"<p>{_MEMORY_WORDS}</p>{_memory_key()}",
+        _grid([(outcome.combination.name, plots.memory_over_time(outcome)) for outcome in outcomes]),
+        _page_sizes(comparison),
+        "<h2>Sequences at once</h2>",
+        _one("sequences that run at once, over time", plots.concurrency(outcomes)),
+        "<h2>Batch slots over time</h2>",
+        f"<p>{_BATCH_WORDS}</p>{_lane_key()}",
+        _grid([(outcome.combination.name, plots.lanes(outcome)) for outcome in outcomes]),
+        "<h2>Latency</h2>",
+        f"<p>{_LATENCY_WORDS}</p>",
+        _one("time to the first token", plots.latency_cdfs(outcomes, "ttft")),
+        _one("time to the last token", plots.latency_cdfs(outcomes, "e2e")),
+    ]
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>Octavo: policies compared</title><style>{_STYLE}</style></head><body>\n"
+        + "\n".join(part for part in parts if part)
+        + "\n</body></html>\n"
+    )
+
+
+def _settings(comparison: Comparison) -> str:
+    rows = [
+        f"<tr><td>{html.escape(name.replace('_', ' '))}</td><td>{html.escape(_shown(value))}</td></tr>"
+        for name, value in comparison.settings.items()
+        if not isinstance(value, dict)
+    ]
+    return f"<table>{''.join(rows)}</table>"
+
+
+def _shown(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _ratios(comparison: Comparison) -> str:
+    items = [f"<li><b>{value:.2f}</b> {html.escape(name)}</li>" for name, value in ratios(comparison.outcomes).items()]
+    return f"<ul>{''.join(items)}</ul>" if items else ""
+
+
+def _table(outcomes: Sequence[Outcome]) -> str:
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in _HEADS)
+    rows = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells(outcome)) + "</tr>" for outcome in outcomes
+    )
+    return f'<div class="scroll"><table><tr>{head}</tr>{rows}</table></div>'
+
+
+def _grid(figures: Sequence[tuple[str, str]]) -> str:
+    return f'<div class="grid">{"".join(_one(name, svg) for name, svg in figures)}</div>'
+
+
+def _one(name: str, svg: str) -> str:
+    title = html.escape(name)
+    return f'<figure role="img" aria-label="{title}"><h3>{title}</h3>{svg}</figure>'
+
+
+def _memory_key() -> str:
+    return _key(plots.COLOURS)
+
+
+def _lane_key() -> str:
+    return _key(plots.PHASES)
+
+
+def _key(colours: dict[str, str]) -> str:
+    items = "".join(f'<span style="background:{colour}"></span>{name}' for name, colour in colours.items())
+    return f'<p class="key">{items}</p>'
+
+
+def _page_sizes(comparison: Comparison) -> str:
+    if not comparison.page_sizes:
+        return ""
+    return (
+        "<h2>Waste over page sizes</h2><p>With paging only the last page of a sequence is partly empty, so small pages "
+        "waste little. The line is at 2 %.</p>"
+        + _one("waste over page sizes (simulated)", plots.waste_over_page_sizes(comparison.page_sizes))
+    )
