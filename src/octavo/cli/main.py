@@ -22,6 +22,7 @@ VERBS = {
     "pull": "download a model or data set from the catalogue",
     "doctor": "show what this machine offers and what Octavo makes of it",
     "bench": "measure a server (any OpenAI server) or the engine",
+    "simulate": "run the real scheduler on a simulated machine, or replay a recorded run",
 }
 
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
