@@ -191,6 +191,11 @@ class EngineConfig:
         unit="ms",
         low=0,
     )
+    record: str | None = knob(
+        None,
+        "file to which all that the scheduler is told and decides is appended, never text: `octavo simulate --replay`",
+        unset="none",
+    )
     generation_config: str = knob(
         "auto", "auto: sampling defaults come from the model; none: they don't", choices=("auto", "none")
     )

@@ -39,6 +39,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--replicas", type=at_least(1), default=1, metavar="N", help="default: 1")
     group.add_argument("--router", choices=("round-robin", "least-loaded", "prefix-affine"), default="round-robin")
+    group = parser.add_argument_group("replay")
+    group.add_argument(
+        "--replay",
+        type=Path,
+        metavar="FILE",
+        help="reproduce what `octavo serve --record FILE` has written, step for step",
+    )
+    group.add_argument(
+        "--what-if",
+        action="store_true",
+        help="with --replay: the recorded requests under the engine settings given here (others as recorded), on the "
+        "machine that was recorded or the one of --calibration",
+    )
+    group.add_argument("--kv-tokens", type=at_least(1), metavar="N", help="with --what-if: size of the KV memory")
     add_traffic(parser)
     add_engine(parser)
     parser.add_argument(
@@ -52,6 +66,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.calibrate is not None:
         return _calibrate(arguments)
+    if arguments.what_if and arguments.replay is None:
+        raise ConfigError("--what-if asks about a recording; give one with --replay FILE.")
+    if arguments.replay is not None:
+        return _what_if(arguments) if arguments.what_if else _replay(arguments)
+    return _simulate(arguments)
+
+
+def _simulate(arguments: argparse.Namespace) -> int:
     from octavo.bench.report import write_json
     from octavo.simulate.fleet import Fleet, make_router
     from octavo.simulate.report import Outcome, text
@@ -75,6 +97,52 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json is not None:
         write_json(arguments.json, {"settings": _settings(arguments, machine), "figures": outcome.to_json()})
     return 0 if complete else 130
+
+
+def _replay(arguments: argparse.Namespace) -> int:
+    from octavo.simulate.recording import read_recording
+    from octavo.simulate.replay import replay_exactly
+
+    bar = ProgressBar("replaying")
+    found = replay_exactly(arguments.replay, read_recording(arguments.replay), bar)
+    bar.end()
+    print(
+        f"{found.steps} steps reproduced exactly: {found.requests} requests, {found.tokens} tokens, "
+        f"{found.preemptions} preemptions"
+    )
+    return 0
+
+
+def _what_if(arguments: argparse.Namespace) -> int:
+    """The longest segment of the recording, as it was on the recorded machine, and as it would be."""
+    from octavo.bench.report import write_json
+    from octavo.simulate.figures import Latencies, plain
+    from octavo.simulate.recording import read_recording
+    from octavo.simulate.replay import recorded_cost, what_if
+    from octavo.simulate.scenario import calibrated_machine
+
+    segment = max(read_recording(arguments.replay), key=lambda one: len(one.events))
+    if arguments.calibration is not None:
+        machine = calibrated_machine(arguments.calibration)
+        cost, overhead_s = machine.cost, machine.overhead_s
+    else:
+        cost, overhead_s = recorded_cost(arguments.replay, segment)
+    changed = engine(arguments, arguments.max_num_batched_tokens).change(segment.config, arguments.kv_tokens)
+    content = {}
+    bar = ProgressBar("simulating")
+    print(f"{'milliseconds':<24}{'TTFT p50':>12}{'p99':>12}{'TPOT p50':>12}{'p99':>12}{'E2E p50':>12}{'tokens/s':>12}")
+    for name, config in (("as recorded, simulated", segment.config), ("what if", changed)):
+        line, scheduler = what_if(arguments.replay, segment, config, cost, overhead_s, bar)
+        found = Latencies.of(line)
+        rate = float(line.tokens.sum()) / float(line.finish_s.max())
+        cells = (found.ttft_ms.p50, found.ttft_ms.p99, found.tpot_ms.p50, found.tpot_ms.p99, found.e2e_ms.p50, rate)
+        bar.end()
+        print(f"{name:<24}" + "".join(f"{cell:>12,.1f}" for cell in cells))
+        stats = {"preemptions": scheduler.stats().preemptions, "steps": scheduler.stats().steps}
+        content[name] = {"latencies": plain(found), "output_tokens_per_s": rate, **stats}
+    if arguments.json is not None:
+        write_json(arguments.json, content)
+    return 0
 
 
 def _machine(arguments: argparse.Namespace) -> Machine:

@@ -319,6 +319,12 @@ class Scheduler:
             executor_s=counters.executor_s,
         )
 
+    def owners(self, slots: Ints) -> list[tuple[int, int]]:
+        """(request id, choice) of the sequences in these slots; (-1, 0) where one has gone. O(n); for replays."""
+        table = self._slots
+        ids = np.where(table.known[slots] > 0, table.request_id[slots], -1)
+        return list(zip(ids.tolist(), np.where(ids >= 0, table.choice[slots], 0).tolist(), strict=True))
+
     def occupancy(self) -> Occupancy:
         """Who has how many token slots at this moment. O(slots); for benchmarks."""
         slots = np.flatnonzero(self._slots.known).astype(np.int32)

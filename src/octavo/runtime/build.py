@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -13,6 +14,7 @@ from octavo.backends.ops import Backend, KvSpec, Plan, PlanLimits, UnsupportedEr
 from octavo.config import EngineConfig
 from octavo.engine.historical.scheduler import make_scheduler
 from octavo.engine.params import SamplingParams
+from octavo.engine.scheduler import Scheduler
 from octavo.engine.scheduler_config import SchedulerConfig
 from octavo.engine.step import SequenceStart, Step
 from octavo.formats.pull import Progress
@@ -24,6 +26,7 @@ from octavo.runtime.cgroup import default_threads, memory_room, most_threads
 from octavo.runtime.engine import Engine
 from octavo.runtime.executor import Executor
 from octavo.runtime.facts import EngineFacts, build_identity, fingerprint
+from octavo.runtime.record import RecordingScheduler
 from octavo.runtime.sizing import Demand, Sizes, choose_sizes
 
 _logger = logging.getLogger(__name__)
@@ -73,7 +76,12 @@ def engine_for(model: LoadedModel, config: EngineConfig, ended: Callable[[str, s
     facts = _facts(model, config, backend, kv, sizes)
     ended("pack", ", ".join(f"{name} {value}" for name, value in backend.facts.items()))
     executor = Executor(plan, limits, sizes.max_model_len, model.eos_ids)
-    return Engine(make_scheduler(_scheduler_config(config, sizes, model.eos_ids)), executor, facts)
+    return Engine(_scheduler(config, sizes, model.eos_ids), executor, facts)
+
+
+def _scheduler(config: EngineConfig, sizes: Sizes, eos_ids: tuple[int, ...]) -> Scheduler | RecordingScheduler:
+    settings = _scheduler_config(config, sizes, eos_ids)
+    return RecordingScheduler(settings, Path(config.record)) if config.record else make_scheduler(settings)
 
 
 def make_backend(config: EngineConfig) -> Backend:

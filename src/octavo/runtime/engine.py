@@ -15,6 +15,7 @@ from octavo.engine.scheduler import Scheduler
 from octavo.engine.stats import EngineStats
 from octavo.runtime.executor import Executor, StepError
 from octavo.runtime.facts import EngineFacts
+from octavo.runtime.record import RecordingScheduler
 
 
 class Engine:
@@ -24,7 +25,7 @@ class Engine:
     that time outside `plan.run` is the step overhead.
     """
 
-    def __init__(self, scheduler: Scheduler, executor: Executor, facts: EngineFacts) -> None:
+    def __init__(self, scheduler: Scheduler | RecordingScheduler, executor: Executor, facts: EngineFacts) -> None:
         self.scheduler = scheduler
         self.executor = executor
         self.facts = facts

@@ -140,22 +140,41 @@ class CalibratedCost:
         return self.products_s[i - 1] * (1 - share) + self.products_s[i] * share
 
 
+class Shape(NamedTuple):
+    """What StepCost.seconds is asked for."""
+
+    tokens: int
+    sequences: int
+    context: int
+    pairs: int
+    samples: int
+
+
+def shape_of(point: Point) -> Shape:
+    count, tokens, start = point.sequences, point.tokens, point.start
+    pairs = count * (tokens * start + tokens * (tokens + 1) // 2)
+    return Shape(count * tokens, count, count * (start + tokens), pairs, count * point.sample)
+
+
 def fit(measured: Sequence[Measured]) -> CalibratedCost:
-    """Non-negative least squares of the relative errors. Raises ValueError for fewer than 8 points."""
-    if len(measured) < 8:
-        raise ValueError(f"a cost model is fitted to at least 8 kinds of steps; {len(measured)} were measured")
-    seconds = np.array([one.seconds for one in measured])
-    totals = [one.point.sequences * one.point.tokens for one in measured]
-    knots = [knot for knot in KNOTS if knot <= max(totals)]
-    rows = np.zeros((len(measured), len(knots) + len(_PARTS)))
-    for row, total, (point, _) in zip(rows, totals, ((one.point, one.seconds) for one in measured), strict=True):
-        i = min(max(bisect.bisect_right(knots, total), 1), len(knots) - 1)
-        share = (total - knots[i - 1]) / (knots[i] - knots[i - 1])
+    """Raises ValueError for fewer than 8 points."""
+    return fit_shapes([shape_of(one.point) for one in measured], [one.seconds for one in measured])
+
+
+def fit_shapes(shapes: Sequence[Shape], seconds: Sequence[float]) -> CalibratedCost:
+    """Non-negative least squares of the relative errors. Raises ValueError for fewer than 8 steps."""
+    if len(shapes) < 8:
+        raise ValueError(f"a cost model is fitted to at least 8 kinds of steps; {len(shapes)} were measured")
+    most = max(shape.tokens for shape in shapes)
+    knots = [knot for knot in KNOTS if knot < most]
+    knots.append(max(most, 2))
+    rows = np.zeros((len(shapes), len(knots) + len(_PARTS)))
+    for row, shape in zip(rows, shapes, strict=True):
+        i = min(max(bisect.bisect_right(knots, shape.tokens), 1), len(knots) - 1)
+        share = (shape.tokens - knots[i - 1]) / (knots[i] - knots[i - 1])
         row[i - 1], row[i] = 1 - share, share
-        pairs = point.sequences * (point.tokens * point.start + point.tokens * (point.tokens + 1) // 2)
-        context = point.sequences * (point.start + point.tokens)
-        row[len(knots) :] = point.sequences, point.sequences * point.sample, context, pairs
-    solution = _non_negative(rows / seconds[:, None], np.ones(len(measured)))
+        row[len(knots) :] = shape.sequences, shape.samples, shape.context, shape.pairs
+    solution = _non_negative(rows / np.array(seconds)[:, None], np.ones(len(shapes)))
     return CalibratedCost(knots, solution[: len(knots)].tolist(), solution[len(knots) :].tolist())
 
 
