@@ -67,7 +67,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     combinations = [Combination.parse(one) for one in arguments.combinations] or list(ALL)
     if arguments.report is not None:
-        from octavo.bench.policies.page import write_page  # before anything is measured: the library may be missing
+        from octavo.bench.document import need_plots
+
+        need_plots()
     comparison = Comparison(settings={})
 
     def save() -> None:
@@ -83,6 +85,8 @@ def run(arguments: argparse.Namespace) -> int:
     print(text(comparison))
     save()
     if arguments.report is not None and comparison.outcomes:
+        from octavo.bench.policies.page import write_page
+
         write_page(arguments.report, comparison)
     return 0 if comparison.complete else 130
 

@@ -23,6 +23,7 @@ VERBS = {
     "doctor": "show what this machine offers and what Octavo makes of it",
     "bench": "measure a server (any OpenAI server) or the engine",
     "simulate": "run the real scheduler on a simulated machine, or replay a recorded run",
+    "plan": "find the fewest machines that serve a trace within limits",
 }
 
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130

@@ -80,7 +80,10 @@ class RecordingScheduler:
         self._key = secrets.token_bytes(32)
         self._marks = _Marks(self._key)
         self._choices: dict[int, set[int]] = {}
-        self._file = path.open("a", encoding="utf-8")
+        try:
+            self._file = path.open("a", encoding="utf-8")
+        except OSError as error:
+            raise OSError(f"record is {str(path)!r}; the file cannot be opened: {error.strerror}.") from error
         known = {name: value for name, value in asdict(config).items() if name not in ("eos_ids", "prefix_key")}
         self._write({"octavo_record": VERSION, "config": known})
         self._since_flush = 0

@@ -3,35 +3,14 @@
 from __future__ import annotations
 
 import html
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from octavo.bench.document import document, figure, write_document
+from octavo.bench.policies import plots
 from octavo.bench.policies.report import Comparison, cells, ratios
 from octavo.bench.policies.run import Outcome
 
-try:
-    from octavo.bench.policies import plots
-except ModuleNotFoundError as error:
-    if (error.name or "").split(".")[0] != "matplotlib":
-        raise
-    raise RuntimeError(
-        "a report with plots needs matplotlib, which is not installed; run `pip install 'octavo[bench]'`."
-    ) from error
-
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 1080px; margin: 2em auto;
-  padding: 0 1em; }
-h1 { font-size: 1.6em; } h2 { font-size: 1.25em; margin-top: 2em; } h3 { font-size: 1em; margin: 0.5em 0 0; }
-table { border-collapse: collapse; font-size: 13px; margin: 1em 0; }
-th, td { padding: 0.3em 0.6em; border-bottom: 1px solid #ddd; text-align: right; }
-th:first-child, td:first-child { text-align: left; }
-.scroll { overflow-x: auto; }
-.grid { display: grid; grid-template-columns: repeat(auto-fit, minmax(440px, 1fr)); gap: 1em; }
-figure { margin: 0; } svg { max-width: 100%; height: auto; }
-.key span { display: inline-block; width: 0.9em; height: 0.9em; margin: 0 0.3em 0 1em; vertical-align: -0.1em; }
-.warn { background: #fff3cd; padding: 0.6em 1em; }
-"""
 _HEADS = (
     "policies",
     "tokens",
@@ -69,9 +48,7 @@ better; a long way to the right at the top is the wait of the unlucky.
 
 def write_page(path: Path, comparison: Comparison) -> None:
     """Write the page whole or not at all. Raises OSError."""
-    part = path.with_name(path.name + ".tmp")
-    part.write_text(page(comparison), encoding="utf-8")
-    os.replace(part, path)
+    write_document(path, page(comparison))
 
 
 def page(comparison: Comparison) -> str:
@@ -90,22 +67,16 @@ def page(comparison: Comparison) -> str:
         _grid([(outcome.combination.name, plots.memory_over_time(outcome)) for outcome in outcomes]),
         _page_sizes(comparison),
         "<h2>Sequences at once</h2>",
-        _one("sequences that run at once, over time", plots.concurrency(outcomes)),
+        figure("sequences that run at once, over time", plots.concurrency(outcomes)),
         "<h2>Batch slots over time</h2>",
         f"<p>{_BATCH_WORDS}</p>{_lane_key()}",
         _grid([(outcome.combination.name, plots.lanes(outcome)) for outcome in outcomes]),
         "<h2>Latency</h2>",
         f"<p>{_LATENCY_WORDS}</p>",
-        _one("time to the first token", plots.latency_cdfs(outcomes, "ttft")),
-        _one("time to the last token", plots.latency_cdfs(outcomes, "e2e")),
+        figure("time to the first token", plots.latency_cdfs(outcomes, "ttft")),
+        figure("time to the last token", plots.latency_cdfs(outcomes, "e2e")),
     ]
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>Octavo: policies compared</title><style>{_STYLE}</style></head><body>\n"
-        + "\n".join(part for part in parts if part)
-        + "\n</body></html>\n"
-    )
+    return document("Octavo: policies compared", parts)
 
 
 def _settings(comparison: Comparison) -> str:
@@ -135,12 +106,7 @@ def _table(outcomes: Sequence[Outcome]) -> str:
 
 
 def _grid(figures: Sequence[tuple[str, str]]) -> str:
-    return f'<div class="grid">{"".join(_one(name, svg) for name, svg in figures)}</div>'
-
-
-def _one(name: str, svg: str) -> str:
-    title = html.escape(name)
-    return f'<figure role="img" aria-label="{title}"><h3>{title}</h3>{svg}</figure>'
+    return f'<div class="grid">{"".join(figure(name, svg) for name, svg in figures)}</div>'
 
 
 def _memory_key() -> str:
@@ -162,5 +128,5 @@ def _page_sizes(comparison: Comparison) -> str:
     return (
         "<h2>Waste over page sizes</h2><p>With paging only the last page of a sequence is partly empty, so small pages "
         "waste little. The line is at 2 %.</p>"
-        + _one("waste over page sizes (simulated)", plots.waste_over_page_sizes(comparison.page_sizes))
+        + figure("waste over page sizes (simulated)", plots.waste_over_page_sizes(comparison.page_sizes))
     )

@@ -1,17 +1,15 @@
-"""The plots of a comparison, as SVG text: they stay sharp at any size and need no script."""
+"""The plots of a comparison."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from octavo.bench.policies.observe import KINDS
 from octavo.bench.policies.run import Outcome
+from octavo.bench.svg import LINES, new_figure, svg
 
 #: Colours that people with any kind of colour vision can tell apart (Okabe and Ito).
 COLOURS = {
@@ -22,25 +20,8 @@ COLOURS = {
     "free": "#e6e6e6",
 }
 PHASES = {"prefill": "#56b4e9", "decode": "#009e73", "finished": "#d55e00"}
-_LINES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999999")
 _MAX_POINTS = 400
 _MAX_LANES = 32
-
-
-def _svg(figure: Figure) -> str:
-    """Without the XML declaration; text stays text, so that it can be searched and read aloud."""
-    out = io.StringIO()
-    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "octavo"}):
-        figure.savefig(out, format="svg", metadata={"Date": None})
-    text = out.getvalue()
-    return text[text.index("<svg") :]
-
-
-def _figure(width: float, height: float) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(width, height), layout="constrained")
-    axes = figure.add_subplot()
-    axes.spines[["top", "right"]].set_visible(False)
-    return figure, axes
 
 
 def memory_over_time(outcome: Outcome) -> str:
@@ -48,17 +29,17 @@ def memory_over_time(outcome: Outcome) -> str:
     samples = outcome.observer.samples
     every = max(1, len(samples.time_s) // _MAX_POINTS)
     shares = 100 * np.array(samples.shares[::every]).T
-    figure, axes = _figure(6, 2.8)
+    figure, axes = new_figure(6, 2.8)
     axes.stackplot(samples.time_s[::every], shares, labels=KINDS, colors=[COLOURS[kind] for kind in KINDS])
     axes.set(xlabel="seconds", ylabel="% of KV memory", ylim=(0, 100), xlim=(0, max(samples.time_s[-1], 1e-3)))
-    return _svg(figure)
+    return svg(figure)
 
 
 def lanes(outcome: Outcome) -> str:
     """What each batch slot does over time: prefill, decode, and computed or held after its sequence has finished."""
     slots = sorted({lane.slot for lane in outcome.lanes})[:_MAX_LANES]
     rows = {slot: row for row, slot in enumerate(slots)}
-    figure, axes = _figure(6, 0.9 + 0.14 * max(6, len(slots)))
+    figure, axes = new_figure(6, 0.9 + 0.14 * max(6, len(slots)))
     phases: dict[str, list[tuple[int, float, float]]] = {"prefill": [], "decode": [], "finished": []}
     for lane in outcome.lanes:
         if lane.slot in rows:
@@ -80,7 +61,7 @@ def lanes(outcome: Outcome) -> str:
         )
     axes.set(xlabel="seconds", ylabel="batch slot", xlim=(0, max(outcome.duration_s, 1e-3)))
     axes.invert_yaxis()
-    return _svg(figure)
+    return svg(figure)
 
 
 def _cdf(axes: Axes, values: Sequence[float], label: str, colour: str, style: str = "-") -> None:
@@ -91,8 +72,8 @@ def _cdf(axes: Axes, values: Sequence[float], label: str, colour: str, style: st
 
 def latency_cdfs(outcomes: Sequence[Outcome], what: str) -> str:
     """Percent of requests with at most so many seconds of `what`: "ttft" or "e2e"."""
-    figure, axes = _figure(7.5, 3.6)
-    for outcome, colour in zip(outcomes, _LINES, strict=False):
+    figure, axes = new_figure(7.5, 3.6)
+    for outcome, colour in zip(outcomes, LINES, strict=False):
         line = outcome.timeline
         end = line.first_s if what == "ttft" else line.finish_s
         _cdf(axes, (end - line.arrival_s)[line.done].tolist(), outcome.combination.name, colour)
@@ -103,13 +84,13 @@ def latency_cdfs(outcomes: Sequence[Outcome], what: str) -> str:
     )
     axes.set_xlim(left=0)
     axes.legend(fontsize=8, frameon=False, loc="lower right")
-    return _svg(figure)
+    return svg(figure)
 
 
 def concurrency(outcomes: Sequence[Outcome]) -> str:
     """Sequences that run at once, over seconds."""
-    figure, axes = _figure(7.5, 3.2)
-    for outcome, colour in zip(outcomes, _LINES, strict=False):
+    figure, axes = new_figure(7.5, 3.2)
+    for outcome, colour in zip(outcomes, LINES, strict=False):
         samples = outcome.observer.samples
         every = max(1, len(samples.time_s) // _MAX_POINTS)
         axes.step(
@@ -119,14 +100,14 @@ def concurrency(outcomes: Sequence[Outcome]) -> str:
     axes.set_ylim(bottom=0)
     axes.set_xlim(left=0)
     axes.legend(fontsize=8, frameon=False)
-    return _svg(figure)
+    return svg(figure)
 
 
 def waste_over_page_sizes(waste: dict[int, float]) -> str:
     """Mean waste of held memory, in percent, for each page size."""
-    figure, axes = _figure(5, 2.8)
+    figure, axes = new_figure(5, 2.8)
     bars = axes.bar([str(size) for size in waste], [100 * share for share in waste.values()], color="#0072b2")
     axes.bar_label(bars, fmt="%.1f %%", fontsize=8)
     axes.axhline(2, color="#d55e00", linewidth=1)
     axes.set(xlabel="tokens a page", ylabel="% of held slots unfilled")
-    return _svg(figure)
+    return svg(figure)
