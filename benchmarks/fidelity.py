@@ -58,8 +58,8 @@ class StepErrors:
     def text(self) -> str:
         named = (("decodes only", self.decodes), ("with prefill", self.mixed))
         parts = [
-            f"{name} {np.median(ratios):.2f} (p10 {np.percentile(ratios, 10):.2f}, p90 {np.percentile(ratios, 90):.2f}, "
-            f"{len(ratios)} steps)"
+            f"{name} {np.median(ratios):.2f} ({len(ratios)} steps, "
+            f"p10 {np.percentile(ratios, 10):.2f}, p90 {np.percentile(ratios, 90):.2f})"
             for name, ratios in named
             if ratios
         ]
