@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from octavo.config import EngineConfig, ServerConfig
 
 if TYPE_CHECKING:
     from octavo.bench.policies.report import Comparison
+    from octavo.simulate.scenario import Machine
 
 PAGE_SIZES = (4, 8, 16, 32, 64)
 
@@ -52,6 +54,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KV/BATCH",
         help="such as paged/continuous or contiguous/static-dropped (default: eight of them)",
     )
+    group.add_argument(
+        "--simulated",
+        nargs="*",
+        default=["a100-80g/llama-3-8b"],
+        metavar="DEVICE/SPEC",
+        help="also simulate the same on these (default: a100-80g/llama-3-8b; nothing after the flag: none)",
+    )
     group.add_argument("--no-page-sizes", action="store_true", help="leave out the waste over page sizes")
     parser.add_argument("--json", type=Path, metavar="FILE", help="settings and figures, also if interrupted")
     parser.add_argument("--report", type=Path, metavar="FILE", help="one HTML page with plots (needs `octavo[bench]`)")
@@ -66,6 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
     from octavo.bench.report import write_json
 
     combinations = [Combination.parse(one) for one in arguments.combinations] or list(ALL)
+    machines = [_simulated(one) for one in arguments.simulated]
     if arguments.report is not None:
         from octavo.bench.document import need_plots
 
@@ -77,8 +87,9 @@ def run(arguments: argparse.Namespace) -> int:
             write_json(arguments.json, comparison.to_json())
 
     try:
-        _measure(arguments, config, combinations, comparison, save)
-        comparison.complete = all(outcome.complete for outcome in comparison.outcomes)
+        _measure(arguments, config, combinations, machines, comparison, save)
+        every = [*comparison.outcomes, *(one for found in comparison.simulated.values() for one in found)]
+        comparison.complete = all(outcome.complete for outcome in every)
     except KeyboardInterrupt:
         pass
     _clear()
@@ -95,13 +106,14 @@ def _measure(
     arguments: argparse.Namespace,
     config: EngineConfig,
     combinations: list[Any],
+    machines: list[Machine],
     comparison: Comparison,
     save: Callable[[], None],
 ) -> None:
     from octavo.bench.policies.run import run_combination
     from octavo.bench.policies.workload import build
     from octavo.runtime.build import build_engine
-    from octavo.simulate.replica import RealMachine
+    from octavo.simulate.replica import RealMachine, VirtualMachine
 
     engine = build_engine(config)
     facts = engine.facts
@@ -139,10 +151,32 @@ def _measure(
         save()
         if not outcome.complete:
             return
+    for machine in machines:
+        found = comparison.simulated[machine.name] = []
+        for combination in combinations:
+            found.append(
+                run_combination(
+                    combination,
+                    base,
+                    partial(VirtualMachine, machine.cost),
+                    work.load,
+                    work.prompt,
+                    arguments.max_tokens,
+                    _show,
+                )
+            )
+            save()
     if not arguments.no_page_sizes:
         from octavo.bench.policies.page_sizes import waste_by_page_size
 
         comparison.page_sizes = waste_by_page_size(base, work, arguments.max_tokens, PAGE_SIZES)
+
+
+def _simulated(text: str) -> Machine:
+    from octavo.simulate.scenario import analytic_machine
+
+    device, _, spec = text.partition("/")
+    return analytic_machine(device, spec or "llama-3-8b", 1, "bf16", 2.0)
 
 
 def _show(name: str, done: int, total: int) -> None:

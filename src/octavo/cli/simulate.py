@@ -162,12 +162,8 @@ def _settings(arguments: argparse.Namespace, machine: Machine) -> dict[str, Any]
 
 
 def _calibrate(arguments: argparse.Namespace) -> int:
-    given = {
-        name: getattr(arguments, name)
-        for name in ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "page_size")
-        if getattr(arguments, name) is not None
-    }
-    config = Sources.read(argparse.Namespace(**{**vars(arguments), **given}), os.environ).build(EngineConfig)
+    given = {name: value for name, value in vars(arguments).items() if value is not None}
+    config = Sources.read(argparse.Namespace(**given), os.environ).build(EngineConfig)
     if not arguments.calibrate.parent.is_dir():
         raise ConfigError(f"--calibrate {arguments.calibrate}: there is no folder {arguments.calibrate.parent}.")
     from octavo.runtime.build import build_engine

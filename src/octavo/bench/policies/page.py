@@ -93,7 +93,10 @@ def _shown(value: object) -> str:
 
 
 def _ratios(comparison: Comparison) -> str:
-    items = [f"<li><b>{value:.2f}</b> {html.escape(name)}</li>" for name, value in ratios(comparison.outcomes).items()]
+    named = list(ratios(comparison.outcomes).items())
+    for machine, found in comparison.simulated.items():
+        named += [(f"{name} (simulated: {machine})", value) for name, value in ratios(found).items()]
+    items = [f"<li><b>{value:.2f}</b> {html.escape(name)}</li>" for name, value in named]
     return f"<ul>{''.join(items)}</ul>" if items else ""
 
 

@@ -31,6 +31,7 @@ class Comparison:
             "simulated": {name: [one.to_json() for one in found] for name, found in self.simulated.items()},
             "page_sizes": [{"page_size": size, "waste_of_held": waste} for size, waste in self.page_sizes.items()],
             "ratios": ratios(self.outcomes),
+            "simulated_ratios": {name: ratios(found) for name, found in self.simulated.items()},
         }
 
 
@@ -102,9 +103,11 @@ def text(comparison: Comparison) -> str:
     if comparison.page_sizes:
         line = ", ".join(f"{size}: {waste:.2%}" for size, waste in comparison.page_sizes.items())
         blocks.append(f"waste of held memory with pages of N tokens (simulated; exact): {line}")
-    found = ratios(comparison.outcomes)
-    if found:
-        blocks.append("\n".join(f"{value:7.2f}  {name}" for name, value in found.items()))
+    lines = [f"{value:7.2f}  {name}" for name, value in ratios(comparison.outcomes).items()]
+    for machine, simulated in comparison.simulated.items():
+        lines += [f"{value:7.2f}  {name}, simulated: {machine}" for name, value in ratios(simulated).items()]
+    if lines:
+        blocks.append("\n".join(lines))
     if not comparison.complete:
         blocks.append("INTERRUPTED: the figures cover what was done.")
     return "\n\n".join(blocks)

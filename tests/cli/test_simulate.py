@@ -1,0 +1,84 @@
+"""`octavo simulate`: figures as JSON, interrupts, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from octavo.cli.main import main
+from octavo.simulate.fleet import Fleet
+
+TRAFFIC = ["--num-requests", "40", "--request-rate", "20", "--input-len", "64", "--output-len", "16"]
+SMALL = ["--spec", "smollm2-135m", "--device", "cpu", *TRAFFIC]
+
+
+def test_figures_go_to_the_terminal_and_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "x.json"
+    assert main(["simulate", *SMALL, "--replicas", "2", "--json", str(path)]) == 0
+    assert "40 complete" in capsys.readouterr().out
+    content = json.loads(path.read_text())
+    assert content["figures"]["complete"]
+    assert content["figures"]["completed"] == 40
+    assert content["settings"]["replicas"] == 2
+
+
+def test_the_same_simulation_gives_the_same_figures(tmp_path: Path) -> None:
+    found = []
+    for name in ("a", "b"):
+        assert main(["simulate", *SMALL, "--router", "least-loaded", "--json", str(tmp_path / name)]) == 0
+        figures = json.loads((tmp_path / name).read_text())["figures"]
+        found.append({key: value for key, value in figures.items() if key != "wall_s"})
+    assert found[0] == found[1]
+
+
+def test_an_interrupted_run_keeps_what_it_had(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Fleet.run
+
+    def interrupted(self: Fleet, *args: object) -> bool:
+        for replica in self.replicas:
+            replica._after_step = stop  # type: ignore[assignment]
+        return whole(self, *args)  # type: ignore[arg-type]
+
+    steps = 0
+
+    def stop(*_: object) -> None:
+        nonlocal steps
+        steps += 1
+        if steps == 60:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Fleet, "run", interrupted)
+    path = tmp_path / "x.json"
+    assert main(["simulate", *SMALL, "--json", str(path)]) == 130
+    figures = json.loads(path.read_text())["figures"]
+    assert not figures["complete"]
+    assert 0 < figures["completed"] < 40
+    assert "INTERRUPTED" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("--device abacus", "there is no device 'abacus'"),
+        ("--spec none", "there is no model 'none'"),
+        ("--tensor-parallel 3", "degree is 3"),
+        ("--replicas 0", "must be an integer of at least 1"),
+        ("--trace /nonexistent.csv", "cannot be read: No such file"),
+        ("--calibration /nonexistent.json", "cannot be read: No such file"),
+        ("--replay /nonexistent.jsonl", "cannot be read: No such file"),
+        ("--what-if", "give one with --replay"),
+        ("--calibrate /nonexistent/c.json", "there is no folder"),
+        ("--request-rate nan", "must be a number of at least 0.001"),
+        ("--page-size 16 --max-model-len 100000000", "less than one sequence"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(words: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", *words.split()]) in (1, 2)
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert error.count("\n") == 1
+    assert "internal error" not in error
