@@ -154,18 +154,13 @@ def _measure(
     for machine in machines:
         found = comparison.simulated[machine.name] = []
         for combination in combinations:
+            machine_of = partial(VirtualMachine, machine.cost)
             found.append(
-                run_combination(
-                    combination,
-                    base,
-                    partial(VirtualMachine, machine.cost),
-                    work.load,
-                    work.prompt,
-                    arguments.max_tokens,
-                    _show,
-                )
+                run_combination(combination, base, machine_of, work.load, work.prompt, arguments.max_tokens, _show)
             )
             save()
+            if not found[-1].complete:
+                return
     if not arguments.no_page_sizes:
         from octavo.bench.policies.page_sizes import waste_by_page_size
 

@@ -158,10 +158,12 @@ def what_if(
     out. Returns the timeline (of requests in order of arrival) and the scheduler.
     """
     requests, answers = _recorded(path, segment)
+    if not requests:
+        raise FileError(f"{path}: nobody asked for anything in this recording, so there is no what if.")
     arrivals = np.array([request.arrival_s for request in requests])
     order = np.argsort(arrivals, kind="stable")
     requests = [requests[i] for i in order]
-    begin_s = float(arrivals.min()) if len(arrivals) else 0.0
+    begin_s = float(arrivals.min())
     lengths = np.array([max(1, len(answers[request.request_id].marks)) for request in requests], np.int64)
     prompts = np.array([len(request.prompt) for request in requests], np.int64)
     load = Load(arrivals[order] - begin_s, prompts, lengths)

@@ -125,6 +125,25 @@ def test_an_interrupted_run_is_marked_and_keeps_what_it_had() -> None:
     json.dumps(found.to_json(), allow_nan=False)
 
 
+def test_a_run_interrupted_before_anybody_had_ended_is_reported_too() -> None:
+    def interrupt(name: str, done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    asked = work()
+    found = [
+        run_combination(one, CONFIG, lambda: VirtualMachine(RowCost()), asked.load, asked.prompt, 128, interrupt)
+        for one in (
+            Combination("contiguous", "static"),
+            Combination("paged", "static"),
+            Combination("paged", "continuous"),
+        )
+    ]
+    assert not any(one.completed for one in found)
+    comparison = Comparison({}, found)
+    json.dumps(comparison.to_json(), allow_nan=False)
+    assert "INTERRUPTED" in text(comparison)
+
+
 def test_waste_grows_with_the_page_size() -> None:
     waste = waste_by_page_size(CONFIG, work(), 128, (4, 16, 64))
     assert waste[4] < waste[16] < waste[64]

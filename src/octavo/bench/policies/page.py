@@ -53,7 +53,7 @@ def write_page(path: Path, comparison: Comparison) -> None:
 
 def page(comparison: Comparison) -> str:
     """The page's text; it refers to nothing outside of itself."""
-    outcomes = comparison.outcomes
+    outcomes = [outcome for outcome in comparison.outcomes if outcome.observer.samples.time_s]
     parts = [
         "<h1>Paging and continuous batching, and what was before</h1>",
         "" if comparison.complete else '<p class="warn">This run was interrupted: the figures cover what was done.</p>',

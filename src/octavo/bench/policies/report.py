@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,7 +46,8 @@ def _find(outcomes: Sequence[Outcome], kv: str, batch: str) -> Outcome | None:
 
 
 def ratios(outcomes: Sequence[Outcome]) -> dict[str, float]:
-    """What the comparison is made for, as far as both sides have been run."""
+    """What the comparison is made for, as far as both sides have been run and have completed something."""
+    outcomes = [outcome for outcome in outcomes if outcome.completed]
     found: dict[str, float] = {}
     old, new = _find(outcomes, "contiguous", "continuous"), _find(outcomes, "paged", "continuous")
     if old and new and old.running_peak:
@@ -59,7 +61,7 @@ def ratios(outcomes: Sequence[Outcome]) -> dict[str, float]:
             found[f"p50 latency of the shortest quarter, padded static / continuous ({kv})"] = (
                 static.short.e2e_ms.p50 / continuous.short.e2e_ms.p50
             )
-    return found
+    return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
 _COLUMNS = (
