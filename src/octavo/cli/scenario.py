@@ -86,7 +86,9 @@ def engine(arguments: argparse.Namespace, max_num_batched_tokens: int | None) ->
         max_num_seqs=arguments.max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
         page_size=arguments.page_size,
-        prefix_caching=arguments.prefix_caching,
+        # no two prompts begin alike without groups: an index could only cost time (a replay has its own, see what_if)
+        prefix_caching=arguments.prefix_caching
+        and (arguments.prefix_groups > 0 or getattr(arguments, "what_if", False)),
         kv_policy=arguments.kv_policy,
         batch_policy=arguments.batch_policy,
         static_padding=arguments.static_padding,
