@@ -155,7 +155,8 @@ class HistoricalScheduler(Scheduler):
         assert isinstance(self._admission, ReservingAdmission)
         wanted = self._admission.refused_pages
         live = np.flatnonzero(slots.known).tolist()
-        held = np.array([slots.at(slot).table.reserved for slot in live], np.int32)  # type: ignore[attr-defined]
+        tables = [slots.at(slot).table for slot in live]
+        held = np.array([table.reserved for table in tables if isinstance(table, RegionTable)], np.int32)
         return replace(
             occupancy,
             held=held,
