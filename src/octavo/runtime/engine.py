@@ -6,7 +6,6 @@ import sys
 import time
 import traceback
 from bisect import bisect_left
-from dataclasses import asdict
 
 from octavo import ipc
 from octavo.engine.pages import MemoryReport
@@ -112,7 +111,8 @@ class Engine:
             kv_bytes_per_token=facts.kv_bytes_per_token,
             fingerprint=facts.fingerprint,
             facts=facts.texts,
-            sampling_defaults={name: value for name, value in asdict(facts.defaults).items() if value is not None},
+            sampling_defaults=facts.defaults.given,
+            sampling_source=facts.defaults.source,
         )
 
     def memory_report(self) -> MemoryReport:

@@ -10,8 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from octavo.formats.errors import ModelFileError
 from octavo.formats.gguf import GgufFile
 from octavo.formats.model_files import ModelFiles
+from octavo.models.fields import MetadataError
+from octavo.models.load import check_architecture
 from octavo.text.gguf_tokenizer import load_gguf
 from octavo.text.hf_tokenizer import load_hf
 from octavo.text.plain_encoder import PlainEncoder
@@ -51,7 +54,14 @@ class Tokenizer:
         """From GGUF metadata or tokenizer.json. Raises ModelFileError."""
         if files.kind == "gguf":
             return cls(*load_gguf(GgufFile.open(files.path)))
-        return cls(*load_hf(files.path))
+        try:
+            return cls(*load_hf(files.path))
+        except ModelFileError:
+            try:
+                check_architecture(files)
+            except MetadataError as unsupported:
+                raise ModelFileError(files.path, str(unsupported)) from None
+            raise
 
     def is_control(self, token: int) -> bool:
         return token in self._control_ids
