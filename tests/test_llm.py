@@ -7,10 +7,13 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from tests.oracle.tiny import MODELS, byte_tokenizer, write_gguf_file
 
+import octavo
 from octavo import LLM, SamplingParams
 from octavo.backends.ops import Batch, Sampled
 from octavo.engine.params import ParamError
@@ -153,7 +156,6 @@ def test_a_stream_and_a_batch_at_once(llm: LLM) -> None:
         ([[1, 2, 999]], GREEDY, "ids are from 0 to 262"),
         ([[1, -1]], GREEDY, "ids are from 0 to 262"),
         (["a", "b"], [GREEDY], "2 prompts but 1 sampling parameters"),
-        (["a"], SamplingParams(top_p=0.0), "top_p is 0"),
         (["a"], SamplingParams(stop_token_ids=(263,)), "stop_token_ids holds token id 263"),
     ],
 )
@@ -163,12 +165,89 @@ def test_wrong_requests_cost_nothing(llm: LLM, prompts: list, params: SamplingPa
     assert not llm.engine.busy
 
 
+USER = {"role": "user", "content": "hi"}
+
+
+@pytest.mark.parametrize(
+    ("messages", "error", "problem"),
+    [
+        ("hi", TypeError, "messages is 'hi'; it must be a list of messages"),
+        (None, TypeError, "messages is None; it must be a list of messages"),
+        (USER, TypeError, "messages is .*it must be a list of messages"),
+        ([], ValueError, "messages is empty"),
+        ([[USER], []], ValueError, r"messages\[1\] is empty"),
+        ([USER, "hi"], TypeError, r"messages\[1\] is 'hi'; it must be a dict"),
+        ([{**USER, "role": "usr"}], ValueError, r"messages\[0\]\.role is 'usr'; it must be one of system"),
+        ([{"content": "hi"}], ValueError, r"messages\[0\]\.role is None"),
+        ([{"role": "user"}], ValueError, r"messages\[0\]\.content is missing"),
+        ([[USER], [{"role": "user", "content": 3}]], TypeError, r"messages\[1\]\[0\]\.content is 3"),
+        ([{"role": "user", "content": [{"type": "image_url"}]}], ValueError, r"content\[0\] is .*parts must be"),
+    ],
+)
+def test_what_is_no_conversation_is_refused(llm: LLM, messages: Any, error: type[Exception], problem: str) -> None:
+    with pytest.raises(error, match=problem):
+        llm.chat(messages, GREEDY)
+    assert not llm.engine.busy
+
+
+@pytest.mark.parametrize(
+    ("prompts", "params", "problem"),
+    [
+        (None, GREEDY, "prompts is None; it must be a text"),
+        (b"abc", GREEDY, "prompts is b'abc'"),
+        (["a", 3], GREEDY, "a prompt is 3; it must be a text, or a list of token ids"),
+        ([["a"]], GREEDY, "a prompt is"),
+        ("a", {"max_tokens": 3}, r"params is \{'max_tokens': 3\}; it must be SamplingParams"),
+        (["a"], ["b"], "params is"),
+    ],
+)
+def test_what_is_no_prompt_is_refused(llm: LLM, prompts: Any, params: Any, problem: str) -> None:
+    with pytest.raises(TypeError, match=problem):
+        llm.generate(prompts, params)
+    assert not llm.engine.busy
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"temperature": -1}, "temperature is -1; it must be from 0 to 100"),
+        ({"top_p": 0.0}, "top_p is 0"),
+        ({"max_tokens": 0}, "max_tokens is 0"),
+        ({"stop": (3,)}, "stop holds 3"),
+        ({"stop": 3}, "stop is 3; it must be a list of texts"),
+        ({"logit_bias": [1]}, r"logit_bias is \[1\]"),
+    ],
+)
+def test_parameters_are_checked_where_they_are_made(fields: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ParamError, match=problem):
+        SamplingParams(**fields)
+
+
+def test_stop_may_be_a_text_or_a_list() -> None:
+    made = SamplingParams(stop="ab", stop_token_ids=[3])  # type: ignore[arg-type]
+    assert (made.stop, made.stop_token_ids) == (("ab",), (3,))
+
+
+def test_numpy_ids_are_ids(llm: LLM) -> None:
+    (one,) = llm.generate(np.array([97, 98], np.int32), GREEDY)
+    assert one.prompt_token_ids == [97, 98]
+
+
 def test_a_prompt_longer_than_the_context_is_refused(model: str) -> None:
     with LLM(model, max_model_len=32, **SETTINGS) as small:
         with pytest.raises(ParamError, match="at most 31"):
             small.generate("x" * 32, GREEDY)
         (output,) = small.generate("x" * 30, SamplingParams(temperature=0.0, ignore_eos=True))
         assert (len(output.outputs[0].token_ids), output.outputs[0].finish_reason) == (2, "length")
+
+
+def test_without_max_tokens_an_answer_ends_after_a_thousand_tokens(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("octavo.llm.OFFLINE_MAX_TOKENS", 9)
+    (output,) = llm.generate("abc", SamplingParams(temperature=0.0, ignore_eos=True))
+    assert (len(output.outputs[0].token_ids), output.outputs[0].finish_reason) == (9, "length")
+    (least,) = llm.generate("abc", SamplingParams(temperature=0.0, ignore_eos=True, min_tokens=11))
+    assert len(least.outputs[0].token_ids) == 11
+    assert len(llm.generate("abc")[0].outputs[0].token_ids) <= 9
 
 
 def test_closed_llms_say_so(model: str) -> None:
@@ -208,6 +287,12 @@ def test_a_script_that_ends_or_raises_leaves_nothing_behind(model: str, ending: 
     assert time.monotonic() - began < 30
 
 
+def test_the_package_shows_what_it_offers() -> None:
+    assert {"LLM", "SamplingParams", "__version__"} <= set(dir(octavo))
+    result = subprocess.run([sys.executable, "-m", "octavo", "--version"], capture_output=True, text=True, check=True)
+    assert result.stdout == f"octavo {octavo.__version__}\n"
+
+
 def test_importing_octavo_imports_almost_nothing() -> None:
     script = "import sys, octavo; print([m for m in sys.modules if m in ('numpy', 'tokenizers', 'octavo.llm')])"
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
@@ -215,5 +300,5 @@ def test_importing_octavo_imports_almost_nothing() -> None:
 
 
 def test_models_from_a_path_object_string(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="neither a path"):
+    with pytest.raises(ValueError, match="There is no file"):
         LLM(str(tmp_path / "absent.gguf"), backend="reference")

@@ -12,6 +12,10 @@ __version__ = "0.1.0"
 __all__ = ["LLM", "SamplingParams", "__version__"]
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
     """LLM and SamplingParams are imported on first use: `import octavo` alone stays under 100 ms."""
     if name == "LLM":

@@ -8,12 +8,16 @@ where the meaning is the same. A config that exists is valid: construction check
 from __future__ import annotations
 
 import math
+import re
 import types
 import typing
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
 Kind = typing.Literal["integer", "number", "text", "switch", "list"]
+
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)(B?)", re.IGNORECASE)
 
 
 class ConfigError(ValueError):
@@ -129,9 +133,26 @@ def settings(config: type[Any]) -> tuple[Setting, ...]:
     return tuple(found)
 
 
+def parse_size(text: str) -> int | None:
+    """Bytes in `4096`, `4GiB`, `4G` (both binary) or `4GB` (decimal); None if it is no size."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        return None
+    number, prefix, binary, byte = match.groups()
+    if not prefix:
+        return int(number) if number.isdigit() and not binary else None
+    base = 1000 if byte and not binary else 1024
+    return int(float(number) * base ** ("KMGT".index(prefix.upper()) + 1))
+
+
 def _check_all(config: Any) -> None:
+    """Check every value; sizes in bytes may be texts, so that Python programs can say "512MiB" like everybody."""
     for setting in settings(type(config)):
-        setting.check(getattr(config, setting.name))
+        value = getattr(config, setting.name)
+        if setting.knob.unit == "bytes" and isinstance(value, str) and (size := parse_size(value)) is not None:
+            value = size
+            object.__setattr__(config, setting.name, value)
+        setting.check(value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,23 +10,25 @@ with LLM("smollm2-135m-instruct") as llm:
 from __future__ import annotations
 
 import dataclasses
+import operator
 import secrets
 import sys
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, TypeAlias, TypeGuard, cast
+from typing import Any, SupportsIndex, TypeAlias, TypeGuard, cast
 
 import numpy as np
 
 from octavo.config import EngineConfig
-from octavo.engine.params import SamplingParams
+from octavo.engine.params import OFFLINE_MAX_TOKENS, SamplingParams
 from octavo.engine.request import Request
 from octavo.formats.resolve import resolve
 from octavo.outputs import ActiveRequest, RequestOutput
 from octavo.runtime.build import build_engine
 from octavo.runtime.engine import Engine
 from octavo.text.chat import load_chat_template
+from octavo.text.messages import checked_messages, shown
 from octavo.text.tokenizer import Tokenizer
 
 Message: TypeAlias = Mapping[str, Any]
@@ -38,7 +40,10 @@ class LLM:
     """A model in this process. Not for several threads at once. Close it, or use it as a context manager."""
 
     def __init__(self, model: str | None = None, **settings: Any) -> None:
-        """`settings` are EngineConfig's fields. Raises ConfigError, or what build_engine raises."""
+        """`settings` are EngineConfig's fields; sizes may be texts such as "512MiB".
+
+        Raises ConfigError, or what build_engine raises.
+        """
         known = {item.name for item in dataclasses.fields(EngineConfig)}
         if unknown := sorted(settings.keys() - known):
             raise TypeError(f"LLM has no setting {', '.join(unknown)}; there are {', '.join(sorted(known))}")
@@ -63,7 +68,7 @@ class LLM:
         """What requests without parameters use: the model's own sampling defaults, unless generation_config is none."""
         if self._config.generation_config == "none":
             return SamplingParams()
-        said = {k: v for k, v in dataclasses.asdict(self.engine.facts.defaults).items() if v is not None}
+        said: dict[str, Any] = self.engine.facts.defaults.given
         return SamplingParams(**said)
 
     def generate(
@@ -72,9 +77,11 @@ class LLM:
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         progress: bool | None = None,
     ) -> list[RequestOutput]:
-        """Answers to all prompts, in their order. `params`: for all, or one for each.
+        """Answers to all prompts, in their order. `params`: for all, or one for each; without max_tokens an answer ends
+        after 1,024 tokens.
 
-        progress: show a bar with tokens per second on stderr; None: if that is a terminal. Raises ParamError.
+        progress: show a bar with tokens per second on stderr; None: if that is a terminal. Raises ParamError, or
+        TypeError for what is no prompt and no parameters.
         """
         token_lists = [self._tokens(prompt) for prompt in _prompt_list(prompts)]
         return self._run(token_lists, params, progress)
@@ -87,10 +94,13 @@ class LLM:
     ) -> list[RequestOutput]:
         """Like `generate` for one conversation (messages with `role` and `content`), or a list of them.
 
-        What messages say never becomes a control token. Raises ChatTemplateError, also if the model has no template.
+        What messages say never becomes a control token. Raises TypeError or ValueError for messages that are none, and
+        ChatTemplateError, also if the model has no template.
         """
-        conversations = [messages] if _is_conversation(messages) else cast(Sequence[Sequence[Message]], messages)
-        return self._run([self._conversation(one) for one in conversations], params, progress)
+        if not _are_conversations(messages):
+            return self._run([self._conversation(cast(Sequence[Message], messages))], params, progress)
+        token_lists = [self._conversation(one, f"messages[{index}]") for index, one in enumerate(messages)]
+        return self._run(token_lists, params, progress)
 
     def stream(
         self, prompt: Prompt | Sequence[Message], params: SamplingParams | None = None
@@ -155,18 +165,27 @@ class LLM:
         return [active.output() for active in actives]
 
     def _params(self, params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
-        """One for each prompt, validated."""
+        """One for each prompt, validated; where max_tokens is not given, it is OFFLINE_MAX_TOKENS."""
         if params is None or isinstance(params, SamplingParams):
             params = [params or self.default_params()] * count
+        if isinstance(params, (str, Mapping)) or not all(isinstance(one, SamplingParams) for one in params):
+            raise TypeError(f"params is {shown(params)}; it must be SamplingParams(...), or a list with one each.")
         if len(params) != count:
             raise ValueError(f"there are {count} prompts but {len(params)} sampling parameters")
-        return [one.validate(self.engine.facts.vocab) for one in params]
+        return [_limited(one).validate(self.engine.facts.vocab) for one in params]
 
     def _tokens(self, prompt: Prompt) -> list[int]:
-        return self.tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else list(prompt)
+        if isinstance(prompt, str):
+            return self.tokenizer.encode_prompt(prompt)
+        try:
+            if isinstance(prompt, (bytes, Mapping)):
+                raise TypeError
+            return [operator.index(token) for token in prompt]
+        except TypeError:
+            raise TypeError(f"a prompt is {shown(prompt)}; it must be a text, or a list of token ids.") from None
 
-    def _conversation(self, messages: Sequence[Message]) -> list[int]:
-        return self._template.encode(messages).ids
+    def _conversation(self, messages: Sequence[Message], where: str = "messages") -> list[int]:
+        return self._template.encode(checked_messages(messages, where)).ids
 
     def _add(self, tokens: Sequence[int], params: SamplingParams) -> ActiveRequest:
         vocab = self.engine.facts.vocab
@@ -239,14 +258,29 @@ class _ProgressBar:
         )
 
 
+def _limited(params: SamplingParams) -> SamplingParams:
+    if params.max_tokens is not None:
+        return params
+    return dataclasses.replace(params, max_tokens=max(OFFLINE_MAX_TOKENS, params.min_tokens))
+
+
 def _prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """One prompt or several, as a list; a flat list of integers is one prompt."""
     if isinstance(prompts, str):
         return [prompts]
+    if isinstance(prompts, (bytes, Mapping)) or not isinstance(prompts, Iterable):
+        raise TypeError(f"prompts is {shown(prompts)}; it must be a text, a list of token ids, or a list of those.")
     listed: list[Any] = list(prompts)
-    return [listed] if listed and all(isinstance(item, int) for item in listed) else listed
+    return [listed] if listed and all(isinstance(item, SupportsIndex) for item in listed) else listed
 
 
 def _is_conversation(value: object) -> TypeGuard[Sequence[Message]]:
     """Messages, not a text, ids, or several conversations."""
     return isinstance(value, Sequence) and len(value) > 0 and all(isinstance(item, Mapping) for item in value)
+
+
+def _are_conversations(value: object) -> TypeGuard[Sequence[Sequence[Message]]]:
+    """Several conversations: a list of lists. Whatever else is not one conversation either is told so as one."""
+    return (
+        isinstance(value, (list, tuple)) and len(value) > 0 and all(isinstance(item, (list, tuple)) for item in value)
+    )

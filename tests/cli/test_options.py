@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from octavo.cli.options import CONFIG_CLASSES, Parser, Sources, add_settings, parse_size, show_size
-from octavo.config import ConfigError, EngineConfig, ServerConfig, Setting, settings
+from octavo.cli.main import main
+from octavo.cli.options import CONFIG_CLASSES, Parser, Sources, add_settings, show_size
+from octavo.cli.unknown_flags import ABSENT, RENAMED
+from octavo.config import ConfigError, EngineConfig, ServerConfig, Setting, parse_size, settings
 
 EVERY_SETTING = [setting for cls in CONFIG_CLASSES for setting in settings(cls)]
 
@@ -31,6 +33,15 @@ def config_file(tmp_path: Path) -> Path:
 
 def test_defaults_are_the_dataclasses() -> None:
     assert parse() == (EngineConfig(), ServerConfig())
+
+
+def test_configs_take_sizes_as_texts() -> None:
+    assert EngineConfig(kv_cache_memory_bytes="64MiB").kv_cache_memory_bytes == 64 << 20  # type: ignore[arg-type]
+    assert ServerConfig(max_body_bytes="1MB").max_body_bytes == 1_000_000  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="kv_cache_memory_bytes is 'much'; it must be a size in bytes"):
+        EngineConfig(kv_cache_memory_bytes="much")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="max_body_bytes is 1; it must be"):
+        ServerConfig(max_body_bytes="1")  # type: ignore[arg-type]
 
 
 def test_flag_beats_variable_beats_file_beats_default(config_file: Path) -> None:
@@ -128,7 +139,7 @@ def test_shown_sizes_read_back(size: int) -> None:
         (("--target-itl-ms", "-1"), ("--target-itl-ms", "-1", "at least 0")),
         (("--max-model-length", "5"), ("--max-model-length", "did you mean --max-model-len")),
         (("--max-model", "5"), ("--max-model",)),
-        (("--port",), ("--port", "expected one argument")),
+        (("--port",), ("--port needs a value; see",)),
         (("--config", "/does/not/exist.yaml"), ("/does/not/exist.yaml", "cannot be read")),
     ],
 )
@@ -218,3 +229,47 @@ def test_a_parser_can_take_some_settings_only() -> None:
     add_settings(parser, ServerConfig, only=("log_level",))
     flags = {flag for action in parser._actions for flag in action.option_strings}
     assert flags == {"-h", "--help", "--config", "--log-level"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["serve", "-m", "x"], "-m is no flag or argument of `octavo serve`; use --model."),
+        (
+            ["serve", "--ctx-size=4096"],
+            "--ctx-size=4096 is no flag or argument of `octavo serve`; use --max-model-len.",
+        ),
+        (["serve", "-np", "4"], "use --max-num-seqs."),
+        (["serve", "-t", "4"], "use --threads."),
+        (["serve", "--tensor-parallel-size", "2"], "Octavo has none: one engine process uses all the cores"),
+        (["serve", "--gpu-memory-utilization", "0.9"], "Octavo has none: --kv-cache-memory-bytes sets"),
+        (["serve", "--prot", "1"], "did you mean --port?"),
+        (["serve", "--nothing-like-it"], "--nothing-like-it is no flag or argument of `octavo serve`."),
+        (["run", "--api-key", "k", "hi"], "; --api-key is a flag of `octavo serve`."),
+        (["run", "-p", "hi"], "the prompt is an argument of its own"),
+        (["bench", "serve", "--base-ulr", "x"], "of `octavo bench serve`; did you mean --base-url?"),
+        (["run", "--max-tokens", "0", "hi"], "--max-tokens is '0'; it must be an integer of at least 1."),
+        (["bench", "serve", "--endpoint", "x"], "--endpoint is 'x'; it must be one of completions, chat."),
+        (["bench", "serve", "--goodput", "x"], "--goodput: a goodput limit is 'x'"),
+    ],
+)
+def test_unknown_and_wrong_flags_end_in_advice(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    said = capsys.readouterr().err
+    assert says in said
+    assert "?." not in said
+
+
+def test_what_other_servers_flags_are_called_here_exists() -> None:
+    known = {setting.flag for setting in EVERY_SETTING} | {"--" + a for s in EVERY_SETTING for a in s.knob.aliases}
+    assert not known & (RENAMED.keys() | ABSENT.keys())
+    assert set(RENAMED.values()) <= known | {"--max-tokens", "--temperature", "--seed", "--system"}
+
+
+def test_a_broken_file_says_where(tmp_path: Path) -> None:
+    path = tmp_path / "octavo.yaml"
+    path.write_text("port: 1\nhost: [a\nmodel: b\n")
+    with pytest.raises(ConfigError, match=r"octavo\.yaml is not valid YAML in line 3: "):
+        parse("--config", str(path))

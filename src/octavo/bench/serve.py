@@ -26,7 +26,8 @@ async def first_model(client: Client) -> str:
         reason = error_text(listed.get("error", listed))
     except (msgspec.MsgspecError, LookupError, TypeError, AttributeError):
         reason = "it lists no model"
-    raise HttpError(f"/v1/models answered with status {status}: {reason}; name one with --model.")
+    advice = "give a key with --api-key" if status in (401, 403) else "name one with --model"
+    raise HttpError(f"/v1/models answered with status {status}: {reason.rstrip('.')}; {advice}.")
 
 
 async def warm_up(client: Client, requests: Sequence[BenchRequest], load: Load) -> None:

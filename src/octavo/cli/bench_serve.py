@@ -10,7 +10,10 @@ from typing import Any
 
 from octavo.cli.bench import add_workload, workload
 from octavo.cli.options import at_least
-from octavo.config import EngineConfig
+from octavo.config import ConfigError, EngineConfig
+
+#: Only there $OPENAI_API_KEY is sent without being asked for: a real key must not go to whatever --base-url names.
+_OPENAI = "https://api.openai.com"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--endpoint", choices=("completions", "chat"), default="completions", help="default: completions"
     )
-    group.add_argument("--api-key", metavar="KEY", help="default: $OPENAI_API_KEY")
+    group.add_argument("--api-key", metavar="KEY", help=f"default: none; for {_OPENAI}, $OPENAI_API_KEY")
     group = parser.add_argument_group("load")
     group.add_argument(
         "--request-rate",
@@ -71,7 +74,10 @@ def run(arguments: argparse.Namespace) -> int:
     from octavo.bench.stats import Limits, figures
     from octavo.bench.workload import tokenizer_of
 
-    limits = Limits.parse(arguments.goodput)
+    try:
+        limits = Limits.parse(arguments.goodput)
+    except ValueError as error:
+        raise ConfigError(f"--goodput: {error}") from None
     work = workload(arguments)
     requests, warm_up = work.build(tokenizer_of(arguments.tokenizer))
     sampling: dict[str, Any] = {"temperature": arguments.temperature}
@@ -86,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
         seed=arguments.seed,
         timeout_s=arguments.timeout,
     )
-    done = run_serve(arguments.base_url, requests, warm_up, load, arguments.api_key or os.environ.get("OPENAI_API_KEY"))
+    done = run_serve(arguments.base_url, requests, warm_up, load, _api_key(arguments))
     result = figures(done, limits)
     print(text(result, limits))
     if arguments.json is not None:
@@ -94,6 +100,12 @@ def run(arguments: argparse.Namespace) -> int:
     if not result.complete:
         return 130
     return 0 if not result.failed else 1
+
+
+def _api_key(arguments: argparse.Namespace) -> str | None:
+    given: str | None = arguments.api_key
+    at_openai = arguments.base_url == _OPENAI or arguments.base_url.startswith(_OPENAI + "/")
+    return given or (os.environ.get("OPENAI_API_KEY") if at_openai else None)
 
 
 def _record(arguments: argparse.Namespace, work: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:

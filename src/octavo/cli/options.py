@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from octavo.config import ConfigError, EngineConfig, ServerConfig, Setting, settings
+from octavo.cli.unknown_flags import advice, nearest
+from octavo.config import ConfigError, EngineConfig, ServerConfig, Setting, parse_size, settings
 
 CONFIG_CLASSES: tuple[type[Any], ...] = (EngineConfig, ServerConfig)
 CONFIG_VARIABLE = "OCTAVO_CONFIG"
@@ -21,7 +22,6 @@ CACHE_VARIABLE = "OCTAVO_CACHE"
 
 # Kubernetes sets such variables in every pod beside a service that is called "octavo".
 _SERVICE_LINK = re.compile(r"OCTAVO_(SERVICE_(HOST|PORT).*|PORT_\d+_(TCP|UDP).*)")
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)(B?)", re.IGNORECASE)
 _SWITCH_WORDS = {
     "true": True,
     "1": True,
@@ -42,12 +42,32 @@ class Parser(argparse.ArgumentParser):
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         parsed, unknown = self.parse_known_args(args, namespace)
         if unknown:
-            flags = [flag for action in self._actions for flag in action.option_strings]
-            raise ConfigError(f"{unknown[0]} is no flag or argument of `{self.prog}`{_nearest(unknown[0], flags)}.")
+            parser = self._chosen(parsed)
+            flags = [flag for action in parser._actions for flag in action.option_strings]
+            raise ConfigError(f"{unknown[0]} is no flag or argument of `{parser.prog}`{advice(unknown[0], flags)}")
         return parsed
 
+    def _chosen(self, parsed: argparse.Namespace) -> argparse.ArgumentParser:
+        """The parser whose flags were meant: that of the subject (`octavo bench serve`), if there are subjects."""
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                found: argparse.ArgumentParser = action.choices.get(getattr(parsed, action.dest), self)
+                return found
+        return self
+
     def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message[0].lower()}{message[1:].rstrip('.')}; see `{self.prog} --help`.")
+        """argparse's own words, brought into the form that all other settings' errors have."""
+        flag, problem = "", message
+        if (match := re.fullmatch(r"argument ([^ /]+)\S*: (.*)", message, re.DOTALL)) is not None:
+            flag, problem = match.groups()
+        if problem.startswith("it is "):  # at_least
+            raise ConfigError(f"{flag} {problem.removeprefix('it ').rstrip('.')}.")
+        if (match := re.match(r"invalid choice: (.*?) \(choose from (.*)\)$", problem)) is not None:
+            raise ConfigError(f"{flag} is {match[1]}; it must be one of {match[2].replace(chr(39), '')}.")
+        if problem.startswith("expected "):
+            raise ConfigError(f"{flag} needs a value; see `{self.prog} --help`.")
+        text = f"{flag}: {problem}" if flag else problem
+        raise ConfigError(f"{text[0].lower()}{text[1:].rstrip('.')}; see `{self.prog} --help`.")
 
 
 def at_least(low: float, kind: type[int] | type[float] = int) -> Callable[[str], Any]:
@@ -107,7 +127,7 @@ _METAVARS = {"integer": "N", "number": "X", "text": "TEXT", "list": "TEXT"}
 def describe(setting: Setting) -> str:
     """Help, unit and default in one line."""
     again = "; may be given several times" if setting.kind == "list" else ""
-    unit = f", {setting.knob.unit}" if setting.knob.unit not in ("", "bytes") else ""
+    unit = f" {setting.knob.unit}" if setting.knob.unit not in ("", "bytes") else ""
     return f"{setting.knob.help}{again} (default: {show_default(setting)}{unit if setting.default is not None else ''})"
 
 
@@ -131,18 +151,6 @@ def show_size(size: int) -> str:
         if size >= 1 << shift and size % (1 << shift) == 0:
             return f"{size >> shift}{unit}"
     return str(size)
-
-
-def parse_size(text: str) -> int | None:
-    """Bytes in `4096`, `4GiB`, `4G` (both binary) or `4GB` (decimal); None if it is no size."""
-    match = _SIZE.fullmatch(text.strip())
-    if match is None:
-        return None
-    number, prefix, binary, byte = match.groups()
-    if not prefix:
-        return int(number) if number.isdigit() and not binary else None
-    base = 1000 if byte and not binary else 1024
-    return int(float(number) * base ** ("KMGT".index(prefix.upper()) + 1))
 
 
 def parse_text(setting: Setting, text: str, shown: str) -> Any:
@@ -228,7 +236,7 @@ def _refuse_unknown_variables(environ: Mapping[str, str]) -> None:
     }
     for name in sorted(environ):
         if name.startswith("OCTAVO_") and name not in known and not _SERVICE_LINK.fullmatch(name):
-            raise ConfigError(f"environment variable {name} is no setting of Octavo{_nearest(name, known)}.")
+            raise ConfigError(f"environment variable {name} is no setting of Octavo{nearest(name, known)}")
 
 
 def read_file(path: str) -> dict[str, Any]:
@@ -240,9 +248,15 @@ def read_file(path: str) -> dict[str, Any]:
         content = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
     except OSError as error:
         raise ConfigError(f"the config file {path} cannot be read: {error.strerror}.") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"the config file {path} is not valid YAML: {reason}.") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"the config file {path} is not UTF-8: {error.reason} at byte {error.start}.") from error
+    except yaml.MarkedYAMLError as error:
+        line = f" in line {error.problem_mark.line + 1}" if error.problem_mark is not None else ""
+        raise ConfigError(
+            f"the config file {path} is not valid YAML{line}: {error.problem or error.context}."
+        ) from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"the config file {path} is not valid YAML: {str(error).splitlines()[0]}.") from error
     if content in (None, ""):
         return {}
     if not isinstance(content, dict):
@@ -252,13 +266,6 @@ def read_file(path: str) -> dict[str, Any]:
     for key, value in content.items():
         spelled = str(key).replace("_", "-")
         if spelled not in known:
-            raise ConfigError(f"{key} in {path} is no setting of Octavo{_nearest(spelled, known)}.")
+            raise ConfigError(f"{key} in {path} is no setting of Octavo{nearest(spelled, known)}")
         found[spelled.replace("-", "_")] = value
     return found
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    import difflib
-
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {close[0]}?" if close else ""

@@ -1,13 +1,18 @@
-"""What a client may ask of sampling. Plain data; validated once, where a request enters."""
+"""What a client may ask of sampling. Plain data; what exists is valid, but for token ids, which a vocabulary bounds."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 MAX_LOGPROBS = 20
 MAX_N = 128
 MAX_STOP = 16
+#: Where LLM, `octavo run` and `octavo chat` end an answer that names no max_tokens: a model that never stops would
+#: otherwise fill its whole context. The server has the API's own rules.
+OFFLINE_MAX_TOKENS = 1024
 
 
 class ParamError(ValueError):
@@ -26,7 +31,10 @@ class SamplingParams:
     """How one request is sampled and when it ends.
 
     Defaults follow the OpenAI API where it has the field (temperature 1, top_p 1) and are "off" elsewhere. `seed` None
-    means: drawn fresh by whoever admits the request. `max_tokens` None means: until the context is full.
+    means: drawn fresh by whoever admits the request. `max_tokens` None means: until the context is full; LLM ends such
+    requests after OFFLINE_MAX_TOKENS. `stop` may also be given as one text or a list, `stop_token_ids` as a list.
+
+    Raises ParamError, which names field, value and limit.
     """
 
     n: int = 1
@@ -48,8 +56,9 @@ class SamplingParams:
     skip_special_tokens: bool = True
     logprobs: int | None = None
 
-    def validate(self, vocab_size: int) -> SamplingParams:
-        """Return self, or raise ParamError that names field, value and limit. `vocab_size` bounds every token id."""
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "stop", _tuple("stop", self.stop, "texts"))
+        object.__setattr__(self, "stop_token_ids", _tuple("stop_token_ids", self.stop_token_ids, "token ids"))
         _integer("n", self.n, 1, MAX_N)
         if self.max_tokens is not None:
             _integer("max_tokens", self.max_tokens, 1, 2**31 - 1)
@@ -67,20 +76,37 @@ class SamplingParams:
         _number("repetition_penalty", self.repetition_penalty, 0.01, 100.0)
         _number("presence_penalty", self.presence_penalty, -2.0, 2.0)
         _number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        if not isinstance(self.logit_bias, Mapping):
+            raise ParamError("logit_bias", f"logit_bias is {self.logit_bias!r}; it must map token ids to numbers.")
         for token, bias in self.logit_bias.items():
-            _token("logit_bias", token, vocab_size)
             _number(f"logit_bias[{token}]", bias, -100.0, 100.0, param="logit_bias")
         if self.seed is not None:
             _integer("seed", self.seed, -(2**63), 2**64 - 1)
         if len(self.stop) > MAX_STOP:
             raise ParamError("stop", f"stop has {len(self.stop)} strings; at most {MAX_STOP} are allowed.")
+        for text in self.stop:
+            if not isinstance(text, str):
+                raise ParamError("stop", f"stop holds {text!r}; it must hold texts.")
         if any(not text for text in self.stop):
             raise ParamError("stop", "stop holds an empty string; every stop string must have at least 1 character.")
-        for token in self.stop_token_ids:
-            _token("stop_token_ids", token, vocab_size)
         if self.logprobs is not None:
             _integer("logprobs", self.logprobs, 0, MAX_LOGPROBS)
+
+    def validate(self, vocab_size: int) -> SamplingParams:
+        """Return self, or raise ParamError for a token id that the vocabulary doesn't have."""
+        for token in self.logit_bias:
+            _token("logit_bias", token, vocab_size)
+        for token in self.stop_token_ids:
+            _token("stop_token_ids", token, vocab_size)
         return self
+
+
+def _tuple(name: str, value: object, what: str) -> tuple[Any, ...]:
+    if isinstance(value, str) and name == "stop":
+        return (value,)
+    if not isinstance(value, (tuple, list)):
+        raise ParamError(name, f"{name} is {value!r}; it must be a list of {what}.")
+    return tuple(value)
 
 
 def _integer(name: str, value: object, low: int, high: int) -> None:

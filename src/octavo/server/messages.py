@@ -9,9 +9,7 @@ import msgspec
 from octavo.server.decoding import decode_field
 from octavo.server.errors import bad_request, context_length_exceeded
 from octavo.server.protocol import ContentPart, Message
-
-#: Roles a client may use, and the one that templates know it by.
-ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+from octavo.text.messages import ROLES
 
 
 def parse_messages(raw: msgspec.Raw, max_model_len: int) -> list[dict[str, Any]]:
@@ -51,12 +49,16 @@ def _content(message: Message, where: str) -> str | list[dict[str, str]] | None:
     if message.content is None and message.role == "assistant" and message.tool_calls:
         return None
     shown = "null" if message.content is None else "an empty list"
-    raise bad_request(f"{where}.content is {shown}; it must be a text, or a list of parts.", f"{where}.content")
+    raise bad_request(
+        f"{where}.content is missing or {shown}; it must be a text, or a list of parts.",
+        f"{where}.content",
+        "missing_field",
+    )
 
 
 def _part(part: ContentPart, where: str) -> dict[str, str]:
     if part.type != "text":
         raise bad_request(f"{where}.type is {part.type[:40]!r}; this model reads text only.", f"{where}.type")
     if part.text is None:
-        raise bad_request(f"{where}.text is missing; it is required.", f"{where}.text")
+        raise bad_request(f"{where}.text is missing; it is required.", f"{where}.text", "missing_field")
     return {"type": "text", "text": part.text}

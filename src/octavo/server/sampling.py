@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from octavo.engine.params import ParamError, SamplingParams
+from octavo.engine.params import MAX_LOGPROBS, ParamError, SamplingParams
 from octavo.server.errors import bad_request
 from octavo.server.protocol import ChatRequest, CompletionRequest, GenerationRequest
 
@@ -36,6 +36,10 @@ def chat_params(request: ChatRequest, defaults: Mapping[str, float], vocab_size:
             f"top_logprobs is {request.top_logprobs}, but logprobs is not true; set it, or leave top_logprobs out.",
             "top_logprobs",
         )
+    if request.top_logprobs is not None and not 0 <= request.top_logprobs <= MAX_LOGPROBS:
+        raise bad_request(
+            f"top_logprobs is {request.top_logprobs}; it must be from 0 to {MAX_LOGPROBS}.", "top_logprobs"
+        )
     logprobs = (request.top_logprobs or 0) if request.logprobs else None
     return _params(request, defaults, vocab_size, min(limits, default=None), logprobs)
 
@@ -65,16 +69,17 @@ def _params(
 ) -> SamplingParams:
     given: dict[str, Any] = dict(defaults)
     given.update((name, value) for name in _SAMPLED if (value := getattr(request, name)) is not None)
-    params = SamplingParams(
-        **given,
-        max_tokens=max_tokens,
-        stop=_stop_strings(request.stop),
-        stop_token_ids=tuple(request.stop_token_ids or ()),
-        logprobs=logprobs,
-    )
-    _at_most("logit_bias", len(params.logit_bias), MAX_LOGIT_BIAS)
-    _at_most("stop_token_ids", len(params.stop_token_ids), MAX_STOP_TOKEN_IDS)
+    _at_most("logit_bias", len(request.logit_bias or ()), MAX_LOGIT_BIAS)
+    _at_most("stop_token_ids", len(request.stop_token_ids or ()), MAX_STOP_TOKEN_IDS)
+    stop = _stop_strings(request.stop)
     try:
+        params = SamplingParams(
+            **given,
+            max_tokens=max_tokens,
+            stop=stop,
+            stop_token_ids=tuple(request.stop_token_ids or ()),
+            logprobs=logprobs,
+        )
         return params.validate(vocab_size)
     except ParamError as error:
         raise bad_request(str(error), error.param, "invalid_value") from None

@@ -1,0 +1,9 @@
+"""`python -m octavo` is the `octavo` command."""
+
+from __future__ import annotations
+
+import sys
+
+from octavo.cli.main import main
+
+sys.exit(main())
