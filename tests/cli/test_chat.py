@@ -111,7 +111,7 @@ class Terminal:
         os.write(self.screen, keys.encode())
 
     def wait_for(self, pattern: str, keys: str = "") -> None:
-        """Until `pattern` shows up behind what was waited for before; `keys` are typed every second until then.
+        """Until `pattern` shows up behind what was waited for before; `keys` are typed every 5 seconds until then.
 
         A SIGINT between readline's prompt and its wait for a key is noticed only with the next one.
         """
@@ -120,7 +120,7 @@ class Terminal:
         while (found := re.search(pattern, self.shown)) is None:
             elapsed_s = time.monotonic() - begin
             assert elapsed_s < 20, f"no {pattern!r} in {self.shown!r}"
-            if keys and typed <= elapsed_s:
+            if keys and 5 * typed <= elapsed_s:
                 self.type(keys)
                 typed += 1
             if select.select([self.screen], [], [], 0.1)[0]:
@@ -146,4 +146,14 @@ def test_in_a_terminal_ctrl_c_stops_an_answer_and_ctrl_d_ends() -> None:
     terminal.wait_for("> ")
     terminal.type("\x04")
     terminal.wait_for("asked 1 status 0")
+    assert terminal.end() == 0
+
+
+def test_ctrl_c_twice_at_the_prompt_ends() -> None:
+    terminal = Terminal(TERMINAL_PROGRAM)
+    terminal.wait_for("Ctrl-C stops an answer")
+    terminal.wait_for("> ")
+    terminal.wait_for("/exit", keys="\x03")
+    terminal.wait_for("> ")
+    terminal.wait_for("asked 0 status 0", keys="\x03")
     assert terminal.end() == 0

@@ -10,6 +10,8 @@ import pytest
 from octavo.cli import doctor
 from octavo.cli import main as cli
 from octavo.config import EngineConfig, ServerConfig
+from octavo.formats.errors import ModelNotFoundError
+from octavo.formats.resolve import resolve
 from octavo.runtime.cgroup import most_threads
 
 
@@ -59,8 +61,8 @@ def test_threads_say_what_decided(tmp_path: Path) -> None:
 
 def test_too_many_threads_are_a_problem(tmp_path: Path) -> None:
     found = doctor.threads(999, tmp_path, {0, 1})
-    assert found.text.startswith("999, from --threads")
-    assert "--threads is 999; more than 2" in found.problems[0]
+    assert found.text.startswith("999, as set")
+    assert "threads is 999; more than 2" in found.problems[0]
     assert found.fatal == (most_threads() < 999)
     assert not doctor.threads(3, tmp_path, {0, 1}).fatal
 
@@ -96,6 +98,16 @@ def test_a_model_that_is_not_here_is_not_fetched(tmp_path: Path, monkeypatch: py
     assert not found.fatal
     assert "octavo pull smollm2-135m-instruct" in found.problems[0]
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["nope", "./nope", "nope.gguf", "a/b/c/d"])
+def test_a_name_that_serve_would_refuse_is_fatal(name: str) -> None:
+    found = doctor.model(EngineConfig(model=name))
+    assert found.fatal
+    with pytest.raises(ModelNotFoundError) as refused:
+        resolve(name)
+    assert found.problems == [str(refused.value)]
+    assert not doctor.model(EngineConfig(model="some-org/some-model")).fatal
 
 
 def test_a_broken_model_is_fatal(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from octavo.cli.options import Sources, add_settings, at_least
 from octavo.cli.pull import pull
 from octavo.config import EngineConfig, ServerConfig
+from octavo.engine.params import OFFLINE_MAX_TOKENS
 
 if TYPE_CHECKING:
     from octavo.engine.params import SamplingParams
@@ -26,7 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags for sampling, and the engine's settings."""
     group = parser.add_argument_group("answer")
     group.add_argument("--system", metavar="TEXT", help="system message (default: the model's own)")
-    group.add_argument("--max-tokens", type=at_least(1), metavar="N", help="longest answer (default: until it ends)")
+    group.add_argument(
+        "--max-tokens", type=at_least(1), metavar="N", help=f"longest answer (default: {OFFLINE_MAX_TOKENS})"
+    )
     group.add_argument("--temperature", type=at_least(0, float), metavar="T", help="0 always takes the likeliest token")
     group.add_argument("--top-p", type=at_least(0, float), metavar="P", help="share of probability to draw from")
     group.add_argument("--top-k", type=at_least(0), metavar="K", help="number of tokens to draw from")
@@ -76,7 +79,7 @@ class Interrupt:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer's text and figures; `stopped`: by Ctrl-C."""
+    """An answer's text and figures; `stopped`: by Ctrl-C. cut: it reached the limit on its tokens."""
 
     text: str
     stopped: bool
@@ -85,15 +88,17 @@ class Answer:
     tokens: int
     first_s: float
     total_s: float
+    cut: bool
 
     @property
     def statistics(self) -> str:
         """One line: prompt, answer, time to the first text, speed after it."""
         rest_s = self.total_s - self.first_s
+        ending = "; stopped" if self.stopped else "; cut off by --max-tokens" if self.cut else ""
         speed = f", {(self.tokens - 1) / rest_s:.1f} tokens/s" if self.tokens > 1 and rest_s > 0 else ""
         return (
             f"[prompt {self.prompt_tokens} tokens, {self.cached_tokens} cached; answer {self.tokens} tokens; "
-            f"first after {self.first_s:.2f} s{speed}{'; stopped' if self.stopped else ''}]"
+            f"first after {self.first_s:.2f} s{speed}{ending}]"
         )
 
 
@@ -118,14 +123,16 @@ def stream_answer(llm: LLM, prompt: str | Sequence[Message], params: SamplingPar
     if not pieces or not pieces[-1].endswith("\n"):
         print(flush=True)
     after = llm.engine.stats()
+    tokens = after.generated_tokens - before.generated_tokens
     return Answer(
         text="".join(pieces),
         stopped=interrupt.requested,
         prompt_tokens=after.prompt_tokens - before.prompt_tokens,
         cached_tokens=after.cached_tokens - before.cached_tokens,
-        tokens=after.generated_tokens - before.generated_tokens,
+        tokens=tokens,
         first_s=first_s or total_s,
         total_s=total_s,
+        cut=tokens >= (params.max_tokens or OFFLINE_MAX_TOKENS),
     )
 
 

