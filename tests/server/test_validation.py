@@ -318,6 +318,7 @@ def test_only_json_is_read(served: Served, kind: str) -> None:
     answer = served.request("POST", "/v1/completions", b'{"prompt": "a"}', {"Content-Type": kind})
     assert answer.status == 415
     assert kind in answer.error["message"]
+    assert "-H 'content-type: application/json'" in answer.error["message"]
 
 
 def test_a_content_type_may_have_parameters_or_be_missing(served: Served) -> None:
@@ -327,11 +328,54 @@ def test_a_content_type_may_have_parameters_or_be_missing(served: Served) -> Non
 
 
 def test_routes_that_do_not_exist(served: Served) -> None:
-    for path in ("/", "/v1", "/v2/completions", "/v1/completions/", "//v1/completions", "/v1/../metrics", "/%2e%2e/x"):
+    for path in ("/v1", "/v2/completions", "/v1/completions/", "//v1/completions", "/v1/../metrics", "/%2e%2e/x"):
         answer = served.get(path)
         assert answer.status == 404, path
         assert answer.error["code"] == "not_found"
     assert served.get("/v1/models/nothing").error["code"] == "model_not_found"
+
+
+def test_a_base_url_without_v1_is_told_so(served: Served) -> None:
+    answer = served.post("/chat/completions", {"messages": []})
+    assert answer.status == 404
+    assert "ask for /v1/chat/completions" in answer.error["message"]
+    assert "/v1" not in served.get("/nope").error["message"]
+
+
+def test_the_root_says_what_this_is(served: Served) -> None:
+    answer = served.get("/")
+    assert answer.status == 200
+    assert "Octavo" in answer.json["message"]
+    assert "/v1" in answer.json["message"]
+
+
+def test_the_model_is_called_by_its_files_stem_and_answers_to_its_path(served: Served, model: Path) -> None:
+    assert [card["id"] for card in served.get("/v1/models").json["data"]] == ["tiny"]
+    for name in ("tiny", str(model), None):
+        assert served.complete("abc", model=name, max_tokens=1).json["model"] == "tiny"
+    assert served.complete("abc", model="other").error["code"] == "model_not_found"
+
+
+def test_errors_have_codes(served: Served) -> None:
+    def chat(*messages: Any, **fields: Any) -> dict[str, Any]:
+        return served.post("/v1/chat/completions", {"messages": list(messages), **fields}).error
+
+    user = {"role": "user", "content": "a"}
+    too_many = chat(user, logprobs=True, top_logprobs=50)
+    assert (too_many["param"], too_many["code"]) == ("top_logprobs", "invalid_value")
+    assert "top_logprobs is 50; it must be from 0 to 20" in too_many["message"]
+    assert chat({"role": "user"})["code"] == "missing_field"
+    assert chat({"role": "usr", "content": "a"})["code"] == "invalid_value"
+    assert "last message" in chat(user, continue_final_message=True)["message"]
+    assert served.request("POST", "/v1/completions", b"", JSON).error["code"] == "empty_body"
+    cut = served.request("POST", "/v1/completions", b'{"prompt": "a', JSON).error
+    assert "at its end (byte 13)" in cut["message"]
+
+
+@pytest.mark.parametrize("fields", [{"reasoning_effort": "low"}, {"verbosity": "high"}, {"service_tier": "flex"}])
+def test_hints_without_an_influence_here_are_accepted(served: Served, fields: dict[str, str]) -> None:
+    body = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1, **fields}
+    assert served.post("/v1/chat/completions", body).status == 200
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
@@ -17,6 +18,10 @@ import pytest
 from tests.oracle.tiny import MODELS, byte_tokenizer, write_gguf_file
 from tests.server.harness import Octavo, until
 from tests.server.tiny_model import TEMPLATE
+
+from octavo.formats.errors import ModelFileError
+from octavo.formats.model_files import ModelFiles
+from octavo.text.tokenizer import Tokenizer
 
 PROMPTS = ["The pool has pages.", "日本語", "a", "x" * 100, "The pool has pages. And more.", "?!"]
 GREEDY = {"temperature": 0, "max_tokens": 24, "ignore_eos": True}
@@ -138,10 +143,54 @@ def test_a_model_that_can_not_be_loaded_is_one_sentence(tmp_path: Path) -> None:
     for model in (broken, tmp_path / "absent.gguf"):
         with Octavo(str(model), wait_for="") as lost:
             assert lost.process.wait(20) == 1
-            errors = [line for line in lost.log.splitlines() if "ERROR" in line]
+            errors = [line for line in lost.log.splitlines() if "ERROR" in line or line.startswith("octavo: ")]
             assert len(errors) == 1
             assert str(model) in errors[0]
             assert "Traceback" not in lost.log
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--chat-template", "/none.jinja"], "--chat-template: /none.jinja can't be read as a chat template"),
+        (["--model", "./none.gguf"], "There is no file ./none.gguf"),
+        (["--model", "nope"], "'nope' is neither a path here nor a name in the catalogue"),
+    ],
+)
+def test_what_is_wrong_from_the_start_is_one_line_before_anything_starts(
+    octavo: Octavo, flags: list[str], says: str
+) -> None:
+    with Octavo(*flags, wait_for="") as wrong:
+        assert wrong.process.wait(20) == 1
+        assert wrong.log.startswith("octavo: ")
+        assert wrong.log.count("\n") == 1
+        assert says in wrong.log
+
+
+def test_a_broken_chat_template_is_one_line(octavo: Octavo, tmp_path: Path) -> None:
+    (tmp_path / "broken.jinja").write_text("{% for %}")
+    with Octavo("--chat-template", str(tmp_path / "broken.jinja"), wait_for="") as wrong:
+        assert wrong.process.wait(20) == 1
+        assert wrong.log.count("\n") == 1
+        assert "has an error in line 1" in wrong.log
+
+
+def test_an_unsupported_architecture_is_what_is_told_of_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"architectures": ["MambaForCausalLM"]}')
+    with Octavo(str(tmp_path), wait_for="") as wrong:
+        assert wrong.process.wait(20) == 1
+        assert "'MambaForCausalLM' is not supported" in wrong.log
+        assert "Restarting" not in wrong.log
+        assert wrong.log.count("ERROR") == 1
+
+
+def test_a_folder_of_an_unsupported_architecture_has_no_complaint_about_its_tokenizer(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"architectures": ["MambaForCausalLM"]}')
+    with pytest.raises(ModelFileError, match="'MambaForCausalLM' is not supported"):
+        Tokenizer.load(ModelFiles("safetensors", tmp_path, "m"))
+    (tmp_path / "config.json").write_text(json.dumps(MODELS["tied"].full_config))
+    with pytest.raises(ModelFileError, match=r"tokenizer\.json is missing"):
+        Tokenizer.load(ModelFiles("safetensors", tmp_path, "m"))
 
 
 def test_a_model_that_is_fetched_first_shows_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

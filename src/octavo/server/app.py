@@ -29,6 +29,7 @@ ROUTES: dict[str, tuple[str, Handler]] = {
     "/livez": ("GET", status.live),
     "/metrics": ("GET", status.metrics),
     "/version": ("GET", status.version),
+    "/": ("GET", status.root),
 }
 _MODEL_PREFIX = "/v1/models/"
 #: Polled by machines; their log lines are for debugging.
@@ -74,7 +75,7 @@ class App:
             _check_method(exchange.method, "GET")
             await models.model(self._front, exchange, path[len(_MODEL_PREFIX) :])
         else:
-            raise not_found(path[:200])
+            raise not_found(path[:200], "/v1" + path if "/v1" + path in ROUTES else None)
 
     async def _fail(self, exchange: Exchange, error: ApiError) -> None:
         exchange.note = f"error={error.detail.code or error.detail.type}"

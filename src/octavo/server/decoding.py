@@ -46,7 +46,7 @@ class BodyDecoder:
         except msgspec.ValidationError as error:
             raise invalid_field(str(error), body) from None
         except _MALFORMED as error:
-            raise _invalid_json("The body", None, error) from None
+            raise _invalid_json("The body", None, error, len(body)) from None
         unknown = fields.keys() - self._known
         if unknown:
             self._log(unknown)
@@ -78,7 +78,7 @@ def decode_field(raw: msgspec.Raw, kind: Any, param: str) -> Any:
     except msgspec.ValidationError as error:
         raise invalid_field(str(error), raw, param) from None
     except _MALFORMED as error:
-        raise _invalid_json(param, param, error) from None
+        raise _invalid_json(param, param, error, len(bytes(raw))) from None
 
 
 def invalid_field(problem: str, body: bytes | msgspec.Raw, root: str = "") -> ApiError:
@@ -95,12 +95,13 @@ def invalid_field(problem: str, body: bytes | msgspec.Raw, root: str = "") -> Ap
     try:
         shown = _shown(body, path)
     except _MALFORMED as error:  # further on than the wrong field
-        return _invalid_json(root or "The body", root or None, error)
+        return _invalid_json(root or "The body", root or None, error, len(bytes(body)))
     return bad_request(f"{where} is {shown}: {match['problem']}.", param or None, "invalid_type")
 
 
-def _invalid_json(where: str, param: str | None, error: Exception) -> ApiError:
-    return bad_request(f"{where} is not valid JSON: {error}", param, "invalid_json")
+def _invalid_json(where: str, param: str | None, error: Exception, length: int) -> ApiError:
+    at = f" at its end (byte {length})" if str(error).endswith("truncated") else ""  # msgspec says no position there
+    return bad_request(f"{where} is not valid JSON: {error}{at}", param, "invalid_json")
 
 
 def _shown(body: bytes | msgspec.Raw, path: str) -> str:

@@ -43,7 +43,7 @@ class ApiError(Exception):
         return msgspec.json.encode(ErrorBody(self.detail))
 
 
-def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
+def bad_request(message: str, param: str | None = None, code: str = "invalid_value") -> ApiError:
     return ApiError(400, message, param=param, code=code)
 
 
@@ -70,5 +70,7 @@ def engine_failed(message: str) -> ApiError:
     return ApiError(500, message, type="server_error", code="engine_error")
 
 
-def not_found(path: str) -> ApiError:
-    return ApiError(404, f"There is no {path} here.", code="not_found")
+def not_found(path: str, meant: str | None = None) -> ApiError:
+    """meant: the path that there is, if the client only has another base in mind."""
+    hint = f" The API is below /v1: ask for {meant} (a base URL ends in /v1)." if meant else ""
+    return ApiError(404, f"There is no {path} here.{hint}", code="not_found")

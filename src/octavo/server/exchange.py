@@ -81,10 +81,15 @@ class Exchange:
         kind = self.headers.get(b"content-type", b"application/json").split(b";")[0].strip().lower()
         if kind != b"application/json":
             shown = kind.decode("latin-1")
-            raise ApiError(415, f"The content-type is {shown!r}; it must be application/json.", code="not_json")
+            raise ApiError(
+                415,
+                f"The content-type is {shown!r}; it must be application/json. With curl, add "
+                "-H 'content-type: application/json'.",
+                code="not_json",
+            )
         body = await self.body(limit)
         if not body:
-            raise bad_request("The request has no body; it must be a JSON object.")
+            raise bad_request("The request has no body; it must be a JSON object.", code="empty_body")
         return body
 
     async def disconnected(self) -> None:

@@ -27,12 +27,14 @@ _WHY_NOT = {
 
 @dataclass(slots=True)
 class Front:
-    """Attributes: model_names (the first is the one that answers carry), apply_model_defaults (the model's sampling
-    defaults hold where a request says nothing)."""
+    """Attributes: model_names (the first is the one that answers carry), also_named (names that are answered to but not
+    listed: the path that the model was started by), apply_model_defaults (the model's sampling defaults hold where a
+    request says nothing)."""
 
     config: ServerConfig
     keys: Keys
     model_names: tuple[str, ...]
+    also_named: tuple[str, ...]
     apply_model_defaults: bool
     supervisor: Supervisor
     journal: Journal
@@ -60,6 +62,15 @@ class Front:
     def sampling_defaults(self) -> Mapping[str, float]:
         return self.require_ready().sampling_defaults if self.apply_model_defaults else {}
 
+    @property
+    def sampling_in_words(self) -> str:
+        """For the log: what holds where a request says nothing; empty if that is the API's own defaults."""
+        ready = self.supervisor.ready
+        if ready is None or not ready.sampling_defaults or not self.apply_model_defaults:
+            return ""
+        values = ", ".join(f"{name} {value:g}" for name, value in ready.sampling_defaults.items())
+        return f"{values}, from {ready.sampling_source} (--generation-config none: OpenAI's)"
+
     def require_ready(self) -> ipc.Ready:
         """What the engine said of itself. Raises ApiError 503 unless requests can be served now."""
         state, ready = self.state, self.supervisor.ready
@@ -69,7 +80,7 @@ class Front:
 
     def check_model(self, name: str | None) -> str:
         """The name to answer with. Raises ApiError 404 for a model that is not served."""
-        if name is None:
+        if name is None or (name in self.also_named and name not in self.model_names):
             return self.model_names[0]
         if name not in self.model_names:
             raise ApiError(

@@ -135,7 +135,8 @@ def _entries(front: Front, work: Work, mailbox: Mailbox, arrival_s: float) -> li
 def _note(entries: Sequence[Entry]) -> str:
     """For the log line."""
     usage = usage_of(entries)
-    reasons = sorted({choice.finish_reason or "open" for entry in entries for choice in entry.choices})
+    unfinished = "error" if entries[0].mailbox.error else "open"
+    reasons = sorted({choice.finish_reason or unfinished for entry in entries for choice in entry.choices})
     first_s = min((entry.first_token_s - entry.arrival_s for entry in entries if entry.first_token_s), default=None)
     parts = [
         f"prompt={usage.prompt_tokens}",

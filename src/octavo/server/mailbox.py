@@ -36,7 +36,7 @@ class Mailbox:
         self.streaming = streaming
         self.open_choices = 0
         self._news: list[Choice] = []
-        self._error: ApiError | None = None
+        self.error: ApiError | None = None  #: set once the request has failed
         self._waiter: asyncio.Future[None] | None = None
 
     def add(self, choice: Choice) -> None:
@@ -47,7 +47,7 @@ class Mailbox:
             self._wake()
 
     def fail(self, error: ApiError) -> None:
-        self._error = error
+        self.error = error
         self._wake()
 
     async def take(self) -> list[Choice]:
@@ -56,8 +56,8 @@ class Mailbox:
         A stream gets the text that came before the failure first.
         """
         while not self._deliverable():
-            if self._error is not None:
-                raise self._error
+            if self.error is not None:
+                raise self.error
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
         news, self._news = self._news, []
@@ -66,7 +66,7 @@ class Mailbox:
         return news
 
     def _deliverable(self) -> bool:
-        return bool(self._news) and (self.streaming or (not self.open_choices and self._error is None))
+        return bool(self._news) and (self.streaming or (not self.open_choices and self.error is None))
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

@@ -43,6 +43,14 @@ def serve(
     began_s = time.monotonic() - _age_of_process_s()
     try:
         keys = load_keys(server)
+        if server.chat_template is not None:
+            # Only now: most servers are started without, and what compiles templates takes a while to import.
+            from octavo.text.chat import ChatTemplateError, check_template_file
+
+            try:
+                check_template_file(server.chat_template)
+            except ChatTemplateError as error:
+                raise ConfigError(f"--chat-template: {error}.") from None
         allow_many_connections()
         listener = listen(server.host, server.port)
     except (ConfigError, ListenError) as error:
@@ -50,6 +58,15 @@ def serve(
         return 1
     process = EngineProcess(worker, 1, engine)
     try:
+        # The engine process would find this, too, but only after it has been announced that something listens.
+        from octavo.formats.errors import ModelNotFoundError
+        from octavo.formats.resolve import check_name
+
+        try:
+            check_name(engine.model)
+        except ModelNotFoundError as error:
+            print(f"octavo: {error}", file=sys.stderr)
+            return 1
         log.info("listening on %s; loading %s", url_of(listener), engine.model)
         # Only now the event loop and the HTTP stack: importing them takes as long as much of the loading.
         from octavo.server.running import run

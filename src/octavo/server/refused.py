@@ -46,10 +46,7 @@ REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "prediction": ((), _NOT_YET),
     "web_search_options": ((), "This server has no web search."),
     "moderation": ((), "This server has no moderation."),
-    "reasoning_effort": (("none",), "This model has no reasoning effort."),
-    "verbosity": (("medium",), "This model has no verbosity."),
     "store": ((False,), "This server stores nothing."),
-    "service_tier": (("auto", "default"), "This server has one service tier."),
     "bad_words": (([],), _NOT_YET),
     "allowed_token_ids": ((), _NOT_YET),
     "logits_processors": (([],), "Requests may not bring code."),
@@ -61,11 +58,16 @@ REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "mm_processor_kwargs": (({},), _TEXT_ONLY),
     "chat_template": ((), _TEMPLATE),
     "chat_template_kwargs": (({},), _TEMPLATE),
-    "continue_final_message": ((False,), _TEMPLATE),
+    "continue_final_message": ((False,), "Going on with the last message is not supported yet; use /v1/completions."),
 }
 
 #: Labels and hints without an influence on the answer: taking no notice of them is using them.
-LABELS = frozenset({"user", "metadata", "safety_identifier", "prompt_cache_key", "parallel_tool_calls", "request_id"})
+LABELS = frozenset(
+    [
+        *("user", "metadata", "safety_identifier", "prompt_cache_key", "parallel_tool_calls", "request_id"),
+        *("reasoning_effort", "verbosity", "service_tier"),
+    ]
+)
 
 KNOWN = LABELS | REFUSED.keys()
 

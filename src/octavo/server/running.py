@@ -13,6 +13,7 @@ from typing import Any
 from octavo import ipc
 from octavo.config import EngineConfig, ServerConfig
 from octavo.formats.errors import ModelFileError
+from octavo.formats.resolve import public_name
 from octavo.process import settle
 from octavo.server.admission import Admission
 from octavo.server.app import App
@@ -59,7 +60,7 @@ class _Running:
     def __init__(
         self, engine: EngineConfig, server: ServerConfig, keys: Keys, supervisor: Supervisor, began_s: float
     ) -> None:
-        names = server.served_model_name or (engine.model,)
+        names = server.served_model_name or (public_name(engine.model),)
         metrics = Metrics(names[0], server.metrics_prefix)
         admission = Admission(server.max_queue)
         self._engine = engine
@@ -70,6 +71,7 @@ class _Running:
             config=server,
             keys=keys,
             model_names=names,
+            also_named=() if server.served_model_name else (engine.model,),
             apply_model_defaults=engine.generation_config == "auto",
             supervisor=supervisor,
             journal=Journal(metrics, supervisor.send, admission.release),
@@ -105,6 +107,8 @@ class _Running:
         supervising.cancel()
         await asyncio.gather(serving, supervising, loading, return_exceptions=True)
         self._front.text.close()
+        if code == 0:
+            log.info("stopped")
         return code
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -152,7 +156,7 @@ class _Running:
             engine_failed("The engine died while this request was open. Send it again.")
         )
         if lost:
-            log.error("%d open requests ended with an error: %s", lost, how)
+            log.error("%s ended with an error: %s", _requests(lost), how)
 
     async def _load_text(self) -> None:
         """Build the tokenizer as soon as the engine process has found (or fetched) the model's files."""
@@ -167,6 +171,8 @@ class _Running:
     def _announce(self) -> None:
         if self._front.state is not State.READY:
             return
+        if words := self._front.sampling_in_words:
+            log.info("sampling defaults: %s", words)
         took_s, names = time.monotonic() - self._began_s, ", ".join(self._front.model_names)
         log.info("ready after %.2f s; %s", took_s, names)
         settle()
@@ -191,7 +197,7 @@ class _Running:
             await asyncio.sleep(DRAIN_POLL_S)
         lost = self._front.journal.fail_all(unavailable("The server is shutting down.", "shutting_down"))
         if lost:
-            log.warning("%d requests were still open after %g s", lost, self._config.shutdown_timeout)
+            log.warning("%s still open after %g s: ended with an error", _requests(lost), self._config.shutdown_timeout)
         self._end(0)
 
     def _end(self, code: int, error: str = "") -> None:
@@ -201,3 +207,7 @@ class _Running:
             if error:
                 log.error("%s", error)
             self._ending.set_result(code)
+
+
+def _requests(count: int) -> str:
+    return "1 request" if count == 1 else f"{count} requests"

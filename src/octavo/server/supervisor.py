@@ -132,6 +132,8 @@ class Supervisor:
 
     async def stop(self, grace_s: float = 2.0) -> None:
         """End the engine process: politely, then by force. Safe to call at any time, and twice."""
+        if self.state is not State.FAILED:
+            self.state = State.DRAINING  # what dies from now on is not restarted
         process, self._process = self._process, None
         if process is None:
             return

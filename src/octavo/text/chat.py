@@ -51,7 +51,7 @@ class ChatTemplate:
         self._sandbox = TemplateSandbox(limits)
         facts = tokenizer.vocabulary
         self._special = {"bos_token": facts.text(facts.bos_id), "eos_token": facts.text(facts.eos_id)}
-        tree, self._template = self._compile(source)
+        tree, self._template = _compile(self._sandbox, source)
         literals = {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
         names = literals | {node.attr for node in tree.find_all(nodes.Getattr)}
         self._marker = Marker(facts.control.keys(), literals, names)
@@ -108,22 +108,6 @@ class ChatTemplate:
             ids.insert(0, facts.bos_id)
         return ChatPrompt(text, ids)
 
-    def _compile(self, source: TemplateSource) -> tuple[nodes.Template, Template]:
-        if len(source.text.encode()) > MAX_TEMPLATE_BYTES:
-            raise ChatTemplateError(f"the chat template ({source.origin}) is longer than {MAX_TEMPLATE_BYTES} bytes")
-        sandbox = self._sandbox
-        try:
-            with sandbox.limited():
-                tree = sandbox.parse(source.text)
-                code = sandbox.compile_counted(sandbox.parse(source.text))
-                return tree, Template.from_code(sandbox, code, sandbox.make_globals(None))
-        except TemplateSyntaxError as error:
-            raise ChatTemplateError(
-                f"the chat template ({source.origin}) has an error in line {error.lineno}: {error.message}"
-            ) from None
-        except Exception as error:
-            raise ChatTemplateError(f"the chat template ({source.origin}) can't be compiled: {_named(error)}") from None
-
     def _render(self, context: Mapping[str, Any], now: datetime) -> str:
         try:
             with self._sandbox.limited(now):
@@ -158,6 +142,11 @@ class NoChatTemplate:
         raise ChatTemplateError(self.problem)
 
 
+def check_template_file(path: str) -> None:
+    """Read and compile a template that an operator names, without a model. Raises ChatTemplateError."""
+    _compile(TemplateSandbox(None), _read(path))
+
+
 def load_chat_template(
     files: ModelFiles, tokenizer: Tokenizer, override: str | None = None
 ) -> ChatTemplate | NoChatTemplate:
@@ -167,10 +156,7 @@ def load_chat_template(
     one, is no error here but at each `encode`.
     """
     if override is not None:
-        try:
-            return ChatTemplate(read_template_file(Path(override)), tokenizer)
-        except ModelFileError as error:
-            raise ChatTemplateError(str(error)) from None
+        return ChatTemplate(_read(override), tokenizer)
     try:
         source = find_template(files)
         if source is not None:
@@ -179,6 +165,29 @@ def load_chat_template(
     except (ChatTemplateError, ModelFileError) as error:
         problem = f"the model {files.name} has no chat template that works: {error}"
     return NoChatTemplate(f"{problem}; pass one with --chat-template FILE, or use /v1/completions")
+
+
+def _compile(sandbox: TemplateSandbox, source: TemplateSource) -> tuple[nodes.Template, Template]:
+    if len(source.text.encode()) > MAX_TEMPLATE_BYTES:
+        raise ChatTemplateError(f"the chat template ({source.origin}) is longer than {MAX_TEMPLATE_BYTES} bytes")
+    try:
+        with sandbox.limited():
+            tree = sandbox.parse(source.text)
+            code = sandbox.compile_counted(sandbox.parse(source.text))
+            return tree, Template.from_code(sandbox, code, sandbox.make_globals(None))
+    except TemplateSyntaxError as error:
+        raise ChatTemplateError(
+            f"the chat template ({source.origin}) has an error in line {error.lineno}: {error.message}"
+        ) from None
+    except Exception as error:
+        raise ChatTemplateError(f"the chat template ({source.origin}) can't be compiled: {_named(error)}") from None
+
+
+def _read(path: str) -> TemplateSource:
+    try:
+        return read_template_file(Path(path).expanduser())
+    except ModelFileError as error:
+        raise ChatTemplateError(str(error)) from None
 
 
 def _iterates_content(tree: nodes.Template) -> bool:

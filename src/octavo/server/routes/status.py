@@ -1,4 +1,4 @@
-"""GET /health, /ping, /livez, /metrics and /version."""
+"""GET /health, /ping, /livez, /metrics, /version and /."""
 
 from __future__ import annotations
 
@@ -26,3 +26,9 @@ async def metrics(front: Front, exchange: Exchange) -> None:
 
 async def version(front: Front, exchange: Exchange) -> None:
     await exchange.respond_json({"version": octavo.__version__})
+
+
+async def root(front: Front, exchange: Exchange) -> None:
+    """For whoever opens the address in a browser."""
+    about = "Octavo serves a language model over the OpenAI API, which is below /v1 (a client's base URL ends in /v1)."
+    await exchange.respond_json({"message": about, "model": front.model_names[0], "health": "/health"})
