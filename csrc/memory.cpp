@@ -22,7 +22,10 @@ Mapping::Mapping(int64_t bytes) : bytes_(bytes) {
   mapped_bytes_ = round_up(bytes, kHugePage) + kHugePage;
   void* p = mmap(nullptr, size_t(mapped_bytes_), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
                  -1, 0);
-  if (p == MAP_FAILED) throw std::runtime_error("the system refused to map " + std::to_string(bytes) + " bytes of memory");
+  if (p == MAP_FAILED)
+    throw std::runtime_error("the system refused to map " + std::to_string(bytes) +
+                             " bytes of memory: choose a smaller pool with --kv-cache-memory-bytes, or raise the limit "
+                             "of this process (ulimit -v)");
   mapped_ = p;
   data_ = reinterpret_cast<uint8_t*>(round_up(reinterpret_cast<int64_t>(p), kHugePage));
 #if defined(MADV_HUGEPAGE)

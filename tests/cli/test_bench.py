@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from tests.bench.fake_server import Exchange, good_answer, serving
 
+from octavo.bench.http import HttpError
+from octavo.bench.serve import first_model
 from octavo.cli import main as cli
 
 TINY = ["--dataset", "random", "--input-len", "8", "--output-len", "3", "--num-warmups", "1"]
@@ -65,9 +67,9 @@ def test_failures_show_in_the_exit_status(capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize(
     ("arguments", "status", "says"),
     [
-        (["serve", "--num-prompts", "0"], 2, "--num-prompts: it is '0'; it must be an integer of at least 1"),
-        (["serve", "--request-rate", "fast"], 2, "--request-rate: it is 'fast'; it must be a number"),
-        (["serve", "--goodput", "itl:3"], 1, "must be ttft:MS, tpot:MS or e2e:MS"),
+        (["serve", "--num-prompts", "0"], 2, "--num-prompts is '0'; it must be an integer of at least 1"),
+        (["serve", "--request-rate", "fast"], 2, "--request-rate is 'fast'; it must be a number"),
+        (["serve", "--goodput", "itl:3"], 2, "must be ttft:MS, tpot:MS or e2e:MS"),
         (["serve", *TINY, "--base-url", "ftp://x"], 1, "must look like http://"),
         (["serve", *TINY, "--base-url", "http://127.0.0.1:1"], 1, "no connection to 127.0.0.1 port 1"),
         (["serve", *TINY, "--prefix-len", "9"], 1, "the shared prefix is 9 tokens; the prompts have 8"),
@@ -106,3 +108,37 @@ def test_an_interrupt_still_writes_the_file(tmp_path: Path) -> None:
     assert "Traceback" not in printed
     figures = json.loads(file.read_text())["figures"]
     assert (figures["complete"], figures["completed"], figures["requests"]) == (False, 3, 9)
+
+
+@pytest.mark.parametrize(
+    ("flags", "sent"),
+    [
+        ([], None),
+        (["--base-url", "https://api.openai.com.example.org"], None),
+        (["--base-url", "https://api.openai.com"], "secret"),
+        (["--base-url", "https://api.openai.com/v1"], "secret"),
+        (["--api-key", "own"], "own"),
+    ],
+)
+def test_the_key_in_the_environment_is_sent_to_openai_only(
+    flags: list[str], sent: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys: list[str | None] = []
+
+    def record(base_url: str, requests: object, warm_up: object, load: object, api_key: str | None) -> None:
+        keys.append(api_key)
+        raise ValueError("seen enough")
+
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    monkeypatch.setattr("octavo.bench.serve.run_serve", record)
+    assert cli.main(["bench", "serve", *TINY, *flags]) == 1
+    assert keys == [sent]
+
+
+def test_a_server_with_keys_asks_for_one() -> None:
+    class Locked:
+        async def get(self, path: str) -> tuple[int, bytes]:
+            return 401, b'{"error": {"message": "A key is needed."}}'
+
+    with pytest.raises(HttpError, match=r"answered with status 401: A key is needed; give a key with --api-key\.$"):
+        asyncio.run(first_model(Locked()))  # type: ignore[arg-type]

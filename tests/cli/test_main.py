@@ -100,6 +100,12 @@ class Verb:
     ("error", "status", "says"),
     [
         (OSError(98, "Address already in use"), 1, "Address already in use"),
+        (
+            OSError(28, "No space left on device"),
+            1,
+            "octavo: No space left on device, so not all of the output could be",
+        ),
+        (FileNotFoundError(2, "No such file or directory", "x.json"), 1, "octavo: x.json: No such file or directory."),
         (ValueError("the file is\ncut off."), 1, "octavo: the file is cut off."),
         (KeyError("oops"), 1, "internal error: KeyError: 'oops'"),
         (KeyboardInterrupt(), 130, ""),

@@ -5,6 +5,7 @@ Only the chosen verb's module is imported, so that `octavo --help` stays quick.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -75,6 +76,10 @@ def _run_verb(verb: str, arguments: list[str]) -> int:
 def _sentence(error: Exception) -> str:
     """One line for a user. ValueError, OSError and RuntimeError are raised for users and speak for themselves."""
     text = " ".join(str(error).split())
+    if isinstance(error, OSError) and error.strerror:  # without its "[Errno 28]"
+        about = f"{error.filename}: " if error.filename else ""
+        disk_full = error.errno == errno.ENOSPC and not error.filename
+        text = f"{about}{error.strerror}{', so not all of the output could be written' if disk_full else ''}."
     if isinstance(error, (ValueError, OSError, RuntimeError)) and text:
         return text
     kind = f"{type(error).__name__}: {text}" if text else type(error).__name__
