@@ -159,7 +159,9 @@ def _check_all(config: Any) -> None:
 class EngineConfig:
     """What the engine process (or `LLM`) is built from. Raises ConfigError."""
 
-    model: str = knob("smollm2-135m-instruct", "GGUF file, safetensors folder, catalogue name or hub id")
+    model: str = knob(
+        "smollm2-135m-instruct", "GGUF file, safetensors folder, catalogue name or hub id (org/name, org/name:Q8_0)"
+    )
     backend: str = knob("cpu", "implementation of the ops", choices=("cpu", "reference"))
     max_model_len: int | None = knob(
         None,
@@ -233,7 +235,9 @@ class ServerConfig:
     port: int = knob(8000, "port to listen on; 0 picks a free one", low=0, high=65535)
     api_key: tuple[str, ...] = knob((), "keys that may use the API; none: no check", secret=True)
     api_key_file: str | None = knob(None, "file with one key a line", unset="none")
-    served_model_name: tuple[str, ...] = knob((), "names the model answers to; none: the name it was asked for by")
+    served_model_name: tuple[str, ...] = knob(
+        (), "names the model answers to; none: its file's or folder's name, catalogue name or hub id"
+    )
     chat_template: str | None = knob(
         None, "file with a chat template that replaces the model's own", unset="the model's own"
     )

