@@ -199,6 +199,7 @@ def test_what_is_no_conversation_is_refused(llm: LLM, messages: Any, error: type
         ([["a"]], GREEDY, "a prompt is"),
         ("a", {"max_tokens": 3}, r"params is \{'max_tokens': 3\}; it must be SamplingParams"),
         (["a"], ["b"], "params is"),
+        ("a", 3, "params is 3"),
     ],
 )
 def test_what_is_no_prompt_is_refused(llm: LLM, prompts: Any, params: Any, problem: str) -> None:

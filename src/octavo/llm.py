@@ -168,7 +168,7 @@ class LLM:
         """One for each prompt, validated; where max_tokens is not given, it is OFFLINE_MAX_TOKENS."""
         if params is None or isinstance(params, SamplingParams):
             params = [params or self.default_params()] * count
-        if isinstance(params, (str, Mapping)) or not all(isinstance(one, SamplingParams) for one in params):
+        if not isinstance(params, Sequence) or not all(isinstance(one, SamplingParams) for one in params):
             raise TypeError(f"params is {shown(params)}; it must be SamplingParams(...), or a list with one each.")
         if len(params) != count:
             raise ValueError(f"there are {count} prompts but {len(params)} sampling parameters")

@@ -144,6 +144,7 @@ def test_er01_a_failure_of_one_request_leaves_the_others_alone(served: Served) -
     assert json.loads(next(events))["choices"][0]["text"]
     stream.close()
     until(lambda: served.metric("queue_seats_taken") == 0)
+    served.wait_for_log("finish=error", count=2)
     assert served.metric("engine_restarts_total") == 0
 
 
