@@ -56,12 +56,8 @@ class Tokenizer:
             return cls(*load_gguf(GgufFile.open(files.path)))
         try:
             return cls(*load_hf(files.path))
-        except ModelFileError:
-            try:
-                check_architecture(files)
-            except MetadataError as unsupported:
-                raise ModelFileError(files.path, str(unsupported)) from None
-            raise
+        except ModelFileError as error:
+            raise _unsupported(files) or error from None
 
     def is_control(self, token: int) -> bool:
         return token in self._control_ids
@@ -140,3 +136,14 @@ class Tokenizer:
         text = self.vocabulary.token_bytes[token].decode(errors="replace")
         pieces = [piece for char in text for piece in self._encoder.encode(char, continues=True)]
         return [piece for piece in pieces if piece not in self._control_ids]
+
+
+def _unsupported(files: ModelFiles) -> ModelFileError | None:
+    """Of a model that is not supported at all, that is the news, and not its tokenizer."""
+    try:
+        check_architecture(files)
+    except MetadataError as error:
+        return ModelFileError(files.path, str(error))
+    except ModelFileError:
+        return None
+    return None
