@@ -54,7 +54,7 @@ def kernel_cases(level: str) -> Iterator[Case]:
     import numpy as np
 
     from octavo.backends.cpu.backend import CpuBackend
-    from octavo.backends.ops import AttentionOp, KvSpec, PlanLimits, Projection, SlotParams, Weight
+    from octavo.backends.ops import AttentionOp, KvSpec, Norm, PlanLimits, Projection, SlotParams, Weight
     from octavo.backends.work import Chunk, StepLoad
     from octavo.bench.batches import batch_of
     from octavo.formats.blocks import quantize
@@ -97,7 +97,7 @@ def kernel_cases(level: str) -> Iterator[Case]:
                 rows(count),
                 lambda b, w=weight: b.linear(b.embed(table, 1.0), [Projection(w)]),
             )
-    yield case(f"norm {hidden}, rows 32", rows(32), lambda b: b.norm(b.embed(plain_table, 1.0), ones, 1e-5))
+    yield case(f"norm {hidden}, rows 32", rows(32), lambda b: b.norm(b.embed(plain_table, 1.0), Norm(ones, 1e-5)))
     yield case(
         f"silu {wide}, rows 32",
         rows(32),
@@ -114,7 +114,7 @@ def kernel_cases(level: str) -> Iterator[Case]:
     yield case("attention, 64 tokens at 500", StepLoad((Chunk(64, 500),), 0), attend)
 
     def head(b: Any) -> None:
-        b.head_and_sample(b.embed(table, 1.0), ones, 1e-5, table, 1.0, 0.0)
+        b.head_and_sample(b.embed(table, 1.0), Norm(ones, 1e-5), table, 1.0, 0.0)
 
     yield case(f"head and greedy draw of {vocab}, rows 4", rows(4, 4), head, SlotParams(seed=1, temperature=0.0))
     drawn = SlotParams(seed=1, temperature=0.8, top_k=40, top_p=0.9)

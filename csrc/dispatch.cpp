@@ -18,6 +18,7 @@ struct Level {
   [](KernelTable* table) {               \
     table->level = #name_;              \
     name_::fill_elementwise(table);      \
+    name_::fill_activations(table);      \
     name_::fill_linear(table);           \
     name_::fill_attention(table);        \
     name_::fill_sampling(table);         \

@@ -185,7 +185,16 @@ struct KernelTable {
 
   // elementwise.cpp: rows of f32
   void (*rms_norm)(const float* x, const float* weight, float eps, int64_t width, float* out);
-  void (*add)(const float* x, int64_t width, float* inout);
+  // activations.cpp: layer norm (bias may be null), inout += x * scale, and activations with and without a gate
+  void (*layer_norm)(const float* x, const float* weight, const float* bias, float eps, int64_t width, float* out);
+  void (*add)(const float* x, float scale, int64_t width, float* inout);
+  void (*silu)(const float* x, int64_t width, float* out);
+  void (*gelu_tanh)(const float* x, int64_t width, float* out);
+  void (*gelu)(const float* x, int64_t width, float* out);
+  void (*gelu_mul)(const float* gate, const float* up, int64_t width, float* out);
+  void (*clamped_swiglu)(const float* gate, const float* up, float alpha, float limit, int64_t width, float* out);
+  // x *= scale, then cap * tanh(x / cap) unless cap is 0: what a head makes of its logits
+  void (*scale_and_cap)(float* x, float scale, float cap, int64_t count);
   void (*silu_mul)(const float* gate, const float* up, int64_t width, float* out);
   void (*gelu_tanh_mul)(const float* gate, const float* up, int64_t width, float* out);
   void (*rope_table)(const RopeTableArgs& args, int32_t token_begin, int32_t token_end);

@@ -6,6 +6,7 @@
   namespace octavo {                                 \
   namespace level {                                  \
   void fill_elementwise(KernelTable* table);         \
+  void fill_activations(KernelTable* table);         \
   void fill_linear(KernelTable* table);              \
   void fill_attention(KernelTable* table);           \
   void fill_sampling(KernelTable* table);            \

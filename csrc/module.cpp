@@ -4,6 +4,7 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -45,7 +46,7 @@ Enum enum_from(int32_t value, int32_t count, const char* what) {
 
 WeightFormat format_from(int32_t value) { return enum_from<WeightFormat>(value, 6, "weight format"); }
 ActivationKind activation_from(int32_t value) { return enum_from<ActivationKind>(value, 3, "activation type"); }
-RowFunction function_from(int32_t value) { return enum_from<RowFunction>(value, 4, "row function"); }
+RowFunction function_from(int32_t value) { return enum_from<RowFunction>(value, kRowFunctions, "row function"); }
 
 // A plan that one thread at a time may use.
 class LockedPlan {
@@ -172,28 +173,41 @@ void bind_recording(nb::class_<LockedPlan>& plan) {
            "What is recorded from here to the next call is profiled as one op.");
   plan.def("embed", [](LockedPlan& self, int32_t weight, float scale, int32_t out) { self.locked()->embed(weight, scale, out); },
            "weight"_a, "scale"_a, "out"_a);
-  plan.def("rows", [](LockedPlan& self, int32_t function, int32_t x, int32_t y, int32_t weight, float eps, int32_t out) {
-    self.locked()->rows(function_from(function), x, y, weight, eps, out);
-  }, "function"_a, "x"_a, "y"_a, "weight"_a, "eps"_a, "out"_a);
-  plan.def("rows_prepared", [](LockedPlan& self, int32_t function, int32_t x, int32_t y, int32_t weight, float eps,
-                               int32_t prepared) {
-    self.locked()->rows_prepared(function_from(function), x, y, weight, eps, prepared);
-  }, "function"_a, "x"_a, "y"_a, "weight"_a, "eps"_a, "prepared"_a);
+  plan.def("add_positions", [](LockedPlan& self, int32_t x, int32_t weight) { self.locked()->add_positions(x, weight); },
+           "x"_a, "weight"_a);
+  plan.def("columns", [](LockedPlan& self, const std::vector<int32_t>& sources, InputArray index, int32_t out) {
+    const int32_t* values = input<int32_t>(index, "index", 1);
+    self.locked()->columns(sources, {values, size_t(index.shape(0))}, out);
+  }, "sources"_a, "index"_a, "out"_a);
+  plan.def("rows", [](LockedPlan& self, const RowsShape& shape, int32_t out) { self.locked()->rows(shape, out); },
+           "shape"_a, "out"_a);
+  plan.def("rows_prepared", [](LockedPlan& self, const RowsShape& shape, int32_t prepared) {
+    self.locked()->rows_prepared(shape, prepared);
+  }, "shape"_a, "prepared"_a);
   plan.def("linear", [](LockedPlan& self, int32_t prepared,
                         const std::vector<std::tuple<int32_t, int32_t, int32_t>>& projections, bool accumulate) {
     std::vector<Plan::ProjectionIds> ids;
     for (auto [weight, bias, out] : projections) ids.push_back({weight, bias, out});
     self.locked()->linear(prepared, ids, accumulate);
   }, "prepared"_a, "projections"_a, "accumulate"_a, "projections: (weight, bias or -1, output rows)");
+  plan.def("moe", [](LockedPlan& self, int32_t prepared, int32_t logits, int32_t correction,
+                     const std::vector<std::array<int32_t, 6>>& experts, const RoutingShape& routing, int32_t gate,
+                     float alpha, float limit, int32_t out) {
+    std::vector<Plan::ExpertIds> ids;
+    for (const auto& e : experts) ids.push_back({{e[0], e[1], -1}, {e[2], e[3], -1}, {e[4], e[5], -1}});
+    GateShape shape{enum_from<GateFunction>(gate, 4, "gate function"), alpha, limit};
+    self.locked()->moe(prepared, logits, correction, ids, routing, shape, out);
+  }, nb::kw_only(), "prepared"_a, "logits"_a, "correction"_a, "experts"_a, "routing"_a, "gate"_a, "alpha"_a, "limit"_a,
+     "out"_a, "experts: (gate, its bias or -1, up, its bias, down, its bias)");
   plan.def("rope_and_store", [](LockedPlan& self, int32_t q, int32_t k, int32_t v, const AttentionShape& shape) {
     self.locked()->rope_and_store(q, k, v, shape);
   }, "q"_a, "k"_a, "v"_a, "shape"_a);
   plan.def("attention", [](LockedPlan& self, int32_t q, int32_t out, const AttentionShape& shape) {
     self.locked()->attention(q, out, shape);
   }, "q"_a, "out"_a, "shape"_a);
-  plan.def("head", [](LockedPlan& self, int32_t x, int32_t norm, float eps, int32_t weight, float scale, float softcap) {
-    self.locked()->head(x, norm, eps, weight, scale, softcap);
-  }, "x"_a, "norm"_a, "eps"_a, "weight"_a, "scale"_a, "softcap"_a);
+  plan.def("head", [](LockedPlan& self, const RowsShape& norm, int32_t weight, float scale, float softcap) {
+    self.locked()->head(norm, weight, scale, softcap);
+  }, "norm"_a, "weight"_a, "scale"_a, "softcap"_a);
 }
 
 void bind_running(nb::class_<LockedPlan>& plan) {
@@ -253,6 +267,21 @@ NB_MODULE(_native, m) {
   nb::class_<ThreadPool>(m, "ThreadPool")
       .def(nb::init<int32_t>(), "threads"_a)
       .def_prop_ro("threads", &ThreadPool::threads);
+
+  nb::class_<RowsShape>(m, "RowsShape")
+      .def("__init__", [](RowsShape* self, int32_t function, int32_t x, int32_t y, int32_t weight, int32_t bias,
+                          float eps, int32_t groups, bool add, float scale) {
+        new (self) RowsShape{function_from(function), x, y, weight, bias, eps, groups, add, scale};
+      }, "function"_a, "x"_a, nb::kw_only(), "y"_a = -1, "weight"_a = -1, "bias"_a = -1, "eps"_a = 0.0f,
+         "groups"_a = 1, "add"_a = false, "scale"_a = 1.0f, "A row function and its operands (csrc/plan.h).");
+
+  nb::class_<RoutingShape>(m, "RoutingShape")
+      .def("__init__", [](RoutingShape* self, int32_t experts, int32_t used, int32_t scoring, bool normalise, float scale,
+                          int32_t groups, int32_t used_groups, int32_t group_score) {
+        new (self) RoutingShape{experts, used, enum_from<Scoring>(scoring, 3, "scoring"), normalise, scale, groups,
+                                used_groups, enum_from<GroupScore>(group_score, 2, "group score")};
+      }, nb::kw_only(), "experts"_a, "used"_a, "scoring"_a, "normalise"_a, "scale"_a, "groups"_a, "used_groups"_a,
+         "group_score"_a);
 
   nb::class_<AttentionShape>(m, "AttentionShape")
       .def("__init__", [](AttentionShape* self, int32_t layer, int32_t q_heads, int32_t window, float scale,

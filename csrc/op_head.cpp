@@ -1,6 +1,5 @@
 #include "op_head.h"
 
-#include <cmath>
 #include <cstring>
 
 namespace octavo {
@@ -49,7 +48,7 @@ const uint8_t* HeadOp::first_read(int32_t thread) const {
 void HeadOp::item(int32_t item, int32_t thread) noexcept {
   float* normed = args_.norm_scratch.row(thread);
   for (int32_t r = cut_.begin(item); r < cut_.end(item); r++) {
-    kernels_.rms_norm(args_.x.row(step_.output_rows[r]), args_.norm, args_.eps, args_.x.width, normed);
+    args_.norm.apply(kernels_, args_.x.row(step_.output_rows[r]), normed);
     kernels_.prepare_row(args_.prepared.kind, normed, args_.prepared.k,
                          const_cast<uint8_t*>(args_.prepared.data) + r * args_.prepared.row_bytes);
   }
@@ -64,10 +63,7 @@ void HeadOp::multiply(Block& block, int32_t thread) const noexcept {
 
 void HeadOp::finish_logits(float* logits) const noexcept {
   if (args_.scale == 1.0f && args_.softcap == 0.0f) return;
-  for (int32_t i = 0; i < args_.weight.n; i++) {
-    logits[i] *= args_.scale;
-    if (args_.softcap != 0.0f) logits[i] = args_.softcap * std::tanh(logits[i] / args_.softcap);
-  }
+  kernels_.scale_and_cap(logits, args_.scale, args_.softcap, args_.weight.n);
 }
 
 void HeadOp::draw(const Block& block, int32_t item, int32_t thread) const noexcept {

@@ -5,6 +5,7 @@
 
 #include "op.h"
 #include "op_linear.h"
+#include "op_rows.h"
 #include "sampler.h"
 
 namespace octavo {
@@ -15,8 +16,7 @@ class HeadOp final : public Op, public WeightReader {
 
   struct Args {
     Rows x;
-    const float* norm;  // [width]
-    float eps;
+    NormArgs norm;
     PackedWeight weight;
     float scale, softcap;
     PreparedRows prepared;  // [max outputs]

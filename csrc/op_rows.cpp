@@ -21,6 +21,47 @@ void EmbedOp::item(int32_t item, int32_t) noexcept {
     kernels_.gather_row(table_, tokens_[t], scale_, out_.row(t));
 }
 
+void AddPositionsOp::stage(const Step& step, StageList& out) {
+  positions_ = step.positions;
+  cut_ = RowCut(step.tokens_count, kGatherNs * table_.k, threads_);
+  out.add(OpKind::embed, stage_of(this, cut_.items()));
+}
+
+void AddPositionsOp::item(int32_t item, int32_t thread) noexcept {
+  float* row = scratch_.row(thread);
+  for (int32_t t = cut_.begin(item); t < cut_.end(item); t++) {
+    kernels_.gather_row(table_, positions_[t], 1.0f, row);
+    kernels_.add(row, 1.0f, rows_.width, rows_.row(t));
+  }
+}
+
+ColumnsOp::ColumnsOp(int32_t threads, const std::vector<Rows>& sources, std::span<const int32_t> index, Rows out)
+    : threads_(threads), sources_(sources), out_(out) {
+  for (size_t i = 0; i < index.size(); i++) {
+    int32_t source = -1, column = index[i];
+    if (column >= 0)
+      for (source = 0; column >= sources_[size_t(source)].width; source++) column -= sources_[size_t(source)].width;
+    bool goes_on = !runs_.empty() && runs_.back().source == source &&
+                   (source < 0 || runs_.back().from + runs_.back().count == column);
+    if (goes_on) runs_.back().count++;
+    else runs_.push_back({source, column, int32_t(i), 1});
+  }
+}
+
+void ColumnsOp::stage(const Step& step, StageList& out) {
+  cut_ = RowCut(step.tokens_count, kRowNs * out_.width, threads_);
+  out.add(OpKind::rows, stage_of(this, cut_.items()));
+}
+
+void ColumnsOp::item(int32_t item, int32_t) noexcept {
+  for (int32_t t = cut_.begin(item); t < cut_.end(item); t++)
+    for (const Run& run : runs_) {
+      float* to = out_.row(t) + run.to;
+      if (run.source < 0) std::memset(to, 0, sizeof(float) * size_t(run.count));
+      else std::memcpy(to, sources_[size_t(run.source)].row(t) + run.from, sizeof(float) * size_t(run.count));
+    }
+}
+
 void RowsOp::stage(const Step& step, StageList& out) {
   cut_ = RowCut(step.tokens_count, cost_ns(1), threads_);
   out.add(OpKind::rows, stage_of(this, cut_.items()));
@@ -28,30 +69,39 @@ void RowsOp::stage(const Step& step, StageList& out) {
 
 void RowsOp::compute(int32_t row, float* out) const {
   const float* x = args_.x.row(row);
+  int64_t width = args_.x.width;
   switch (args_.function) {
-    case RowFunction::copy: std::memcpy(out, x, sizeof(float) * size_t(args_.x.width)); return;
-    case RowFunction::rms_norm: kernels_.rms_norm(x, args_.weight, args_.eps, args_.x.width, out); return;
-    case RowFunction::silu_mul: kernels_.silu_mul(x, args_.y.row(row), args_.x.width, out); return;
-    case RowFunction::gelu_tanh_mul: kernels_.gelu_tanh_mul(x, args_.y.row(row), args_.x.width, out); return;
+    case RowFunction::copy: std::memcpy(out, x, sizeof(float) * size_t(width)); return;
+    case RowFunction::rms_norm:
+    case RowFunction::layer_norm: args_.norm.apply(kernels_, x, out); return;
+    case RowFunction::silu: kernels_.silu(x, width, out); return;
+    case RowFunction::gelu_tanh: kernels_.gelu_tanh(x, width, out); return;
+    case RowFunction::gelu: kernels_.gelu(x, width, out); return;
+    case RowFunction::silu_mul: kernels_.silu_mul(x, args_.y.row(row), width, out); return;
+    case RowFunction::gelu_tanh_mul: kernels_.gelu_tanh_mul(x, args_.y.row(row), width, out); return;
+    case RowFunction::gelu_mul: kernels_.gelu_mul(x, args_.y.row(row), width, out); return;
   }
 }
 
 double RowsOp::cost_ns(int32_t rows) const { return kRowNs * args_.x.width * rows; }
 
+// The row's result, computed unless it is the row itself.
+const float* RowsOp::result(int32_t row, int32_t thread) const {
+  if (args_.function == RowFunction::copy) return args_.x.row(row);
+  float* scratch = args_.scratch.row(thread);
+  compute(row, scratch);
+  return scratch;
+}
+
 void RowsOp::prepare(int32_t row, int32_t thread, uint8_t* dst) const {
-  const float* values = args_.x.row(row);
-  if (args_.function != RowFunction::copy) {
-    float* scratch = args_.scratch.row(thread);
-    compute(row, scratch);
-    values = scratch;
-  }
-  kernels_.prepare_row(args_.prepared.kind, values, args_.prepared.k, dst);
+  kernels_.prepare_row(args_.prepared.kind, result(row, thread), args_.prepared.k, dst);
 }
 
 void RowsOp::item(int32_t item, int32_t thread) noexcept {
   const PreparedRows& prepared = args_.prepared;
   for (int32_t t = cut_.begin(item); t < cut_.end(item); t++) {
     if (prepared.data) prepare(t, thread, const_cast<uint8_t*>(prepared.data) + t * prepared.row_bytes);
+    else if (args_.add) kernels_.add(result(t, thread), args_.scale, args_.out.width, args_.out.row(t));
     else compute(t, args_.out.row(t));
   }
 }

@@ -1,5 +1,7 @@
 // Ops that treat every row by itself: embedding, norms, gated activations, quantising, rotary embedding and KV store.
 #pragma once
+#include <span>
+
 #include "op.h"
 
 namespace octavo {
@@ -21,8 +23,73 @@ class EmbedOp final : public Op {
   RowCut cut_;
 };
 
+// Adds to each row the row of a table that stands at the token's position (learned positions).
+class AddPositionsOp final : public Op {
+ public:
+  AddPositionsOp(const KernelTable& kernels, int32_t threads, PackedWeight table, Rows rows, ThreadRows scratch)
+      : kernels_(kernels), threads_(threads), table_(table), rows_(rows), scratch_(scratch) {}
+  void stage(const Step& step, StageList& out) override;
+  void item(int32_t item, int32_t thread) noexcept;
+
+ private:
+  const KernelTable& kernels_;
+  int32_t threads_;
+  PackedWeight table_;
+  Rows rows_;
+  ThreadRows scratch_;
+  const int32_t* positions_ = nullptr;
+  RowCut cut_;
+};
+
+// Columns of some row buffers side by side, picked into another one.
+class ColumnsOp final : public Op {
+ public:
+  // `index` [out.width]: a column of the sources side by side, or -1 for 0.
+  ColumnsOp(int32_t threads, const std::vector<Rows>& sources, std::span<const int32_t> index, Rows out);
+  void stage(const Step& step, StageList& out) override;
+  void item(int32_t item, int32_t thread) noexcept;
+
+ private:
+  // `count` columns that follow each other on both sides; source -1: zeros.
+  struct Run {
+    int32_t source, from, to, count;
+  };
+  int32_t threads_;
+  std::vector<Rows> sources_;
+  std::vector<Run> runs_;
+  Rows out_;
+  RowCut cut_;
+};
+
+// A norm of rows of [groups][width]: each group by itself, with its own weights.
+struct NormArgs {
+  bool layer;           // layer norm, else RMS norm
+  const float* weight;  // [groups][width]
+  const float* bias;    // the same or null; layer norm only
+  float eps;
+  int32_t groups, width;
+
+  void apply(const KernelTable& kernels, const float* x, float* out) const {
+    for (int64_t at = 0; at < int64_t(groups) * width; at += width) {
+      if (layer) kernels.layer_norm(x + at, weight + at, bias ? bias + at : nullptr, eps, width, out + at);
+      else kernels.rms_norm(x + at, weight + at, eps, width, out + at);
+    }
+  }
+};
+
 // What a RowsOp makes of its input rows.
-enum class RowFunction : int32_t { copy, rms_norm, silu_mul, gelu_tanh_mul };
+enum class RowFunction : int32_t {
+  copy, rms_norm, silu_mul, gelu_tanh_mul, layer_norm, silu, gelu_tanh, gelu, gelu_mul
+};
+constexpr int32_t kRowFunctions = 9;
+
+inline bool is_norm(RowFunction function) {
+  return function == RowFunction::rms_norm || function == RowFunction::layer_norm;
+}
+inline bool is_gated(RowFunction function) {
+  return function == RowFunction::silu_mul || function == RowFunction::gelu_tanh_mul ||
+         function == RowFunction::gelu_mul;
+}
 
 // One row function, and what becomes of its result: rows of f32, or rows prepared for the linear kernel. The two are
 // one op because the row is still in the first-level cache when it is quantised.
@@ -31,8 +98,9 @@ class RowsOp final : public Op {
   struct Args {
     RowFunction function;
     Rows x, y;            // y: second operand of the gated activations
-    const float* weight;  // [width], rms_norm only
-    float eps;
+    NormArgs norm;        // norms only
+    bool add;             // out += scale * result, rows only
+    float scale;
     Rows out;             // if `prepared.data` is null
     PreparedRows prepared;
     ThreadRows scratch;
@@ -50,6 +118,7 @@ class RowsOp final : public Op {
 
  private:
   void compute(int32_t row, float* out) const;
+  const float* result(int32_t row, int32_t thread) const;
 
   const KernelTable& kernels_;
   int32_t threads_;

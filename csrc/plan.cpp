@@ -140,25 +140,57 @@ void Plan::embed(int32_t weight, float scale, int32_t out) {
   ops_.push_back(std::make_unique<EmbedOp>(kernels_, pool_->threads(), table, scale, rows_at(out)));
 }
 
-void Plan::add_rows_op(RowFunction function, int32_t x, int32_t y, int32_t weight, float eps, Rows out,
-                       PreparedRows prepared) {
-  const Rows& input = rows_at(x);
-  bool gated = function == RowFunction::silu_mul || function == RowFunction::gelu_tanh_mul;
-  if (gated) require_width("the second operand", rows_at(y).width, input.width);
-  const float* values = function == RowFunction::rms_norm ? vector_at(weight, input.width) : nullptr;
-  ops_.push_back(std::make_unique<RowsOp>(
-      kernels_, pool_->threads(),
-      RowsOp::Args{function, input, gated ? rows_at(y) : Rows{}, values, eps, out, prepared, row_scratch_}));
+void Plan::add_positions(int32_t x, int32_t weight) {
+  const PackedWeight& table = weight_at(weight);
+  require_width("the table of positions", table.k, rows_at(x).width);
+  position_rows_ = std::min(position_rows_, table.n);
+  ops_.push_back(std::make_unique<AddPositionsOp>(kernels_, pool_->threads(), table, rows_at(x), row_scratch_));
 }
 
-void Plan::rows(RowFunction function, int32_t x, int32_t y, int32_t weight, float eps, int32_t out) {
-  require_width("the output", rows_at(out).width, rows_at(x).width);
-  add_rows_op(function, x, y, weight, eps, rows_at(out), {});
+void Plan::columns(const std::vector<int32_t>& sources, std::span<const int32_t> index, int32_t out) {
+  require_width("the output", rows_at(out).width, int64_t(index.size()));
+  std::vector<Rows> rows;
+  int64_t total = 0;
+  for (int32_t source : sources) {
+    require(source != out, "columns can't be picked in place");
+    rows.push_back(rows_at(source));
+    total += rows.back().width;
+  }
+  for (int32_t column : index)
+    require(column >= -1 && column < total, "column " + std::to_string(column) + " is asked for; the sources have " +
+                                                std::to_string(total));
+  ops_.push_back(std::make_unique<ColumnsOp>(pool_->threads(), rows, index, rows_at(out)));
 }
 
-void Plan::rows_prepared(RowFunction function, int32_t x, int32_t y, int32_t weight, float eps, int32_t prepared) {
-  require_width("the prepared output", prepared_at(prepared).k, rows_at(x).width);
-  add_rows_op(function, x, y, weight, eps, {}, prepared_at(prepared));
+NormArgs Plan::norm_args(const RowsShape& shape) const {
+  int32_t width = rows_at(shape.x).width, groups = shape.groups;
+  require(groups > 0 && width % groups == 0,
+          std::to_string(groups) + " groups can't share a width of " + std::to_string(width));
+  bool layer = shape.function == RowFunction::layer_norm;
+  require(layer || shape.bias < 0, "an RMS norm takes no bias");
+  return {layer, vector_at(shape.weight, width), shape.bias < 0 ? nullptr : vector_at(shape.bias, width), shape.eps,
+          groups, width / groups};
+}
+
+void Plan::add_rows_op(const RowsShape& shape, Rows out, PreparedRows prepared) {
+  const Rows& input = rows_at(shape.x);
+  bool gated = is_gated(shape.function);
+  if (gated) require_width("the second operand", rows_at(shape.y).width, input.width);
+  NormArgs norm = is_norm(shape.function) ? norm_args(shape) : NormArgs{};
+  RowsOp::Args args = {shape.function, input, gated ? rows_at(shape.y) : Rows{}, norm, shape.add, shape.scale, out,
+                       prepared, row_scratch_};
+  ops_.push_back(std::make_unique<RowsOp>(kernels_, pool_->threads(), args));
+}
+
+void Plan::rows(const RowsShape& shape, int32_t out) {
+  require_width("the output", rows_at(out).width, rows_at(shape.x).width);
+  add_rows_op(shape, rows_at(out), {});
+}
+
+void Plan::rows_prepared(const RowsShape& shape, int32_t prepared) {
+  require(!shape.add, "rows are added to rows, not to prepared ones");
+  require_width("the prepared output", prepared_at(prepared).k, rows_at(shape.x).width);
+  add_rows_op(shape, {}, prepared_at(prepared));
   own_rows_[size_t(prepared)].op = nullptr;
 }
 
@@ -195,6 +227,82 @@ void Plan::add_linear_op(int32_t prepared, std::unique_ptr<LinearOp> op, const s
   if (last_linear_) last_linear_->set_next(op.get());
   last_linear_ = op.get();
   ops_.push_back(std::move(op));
+}
+
+PreparedRows Plan::take_prepared(ActivationKind kind, int32_t rows, int32_t k) {
+  int64_t row_bytes = kernels_.prepared_row_bytes(kind, k);
+  return {kind, rows, k, row_bytes, workspace_.take(row_bytes * rows)};
+}
+
+Rows Plan::take_rows(int32_t rows, int32_t width) {
+  int64_t stride = row_stride(width);
+  return {workspace_.take_array<float>(stride * rows), width, stride};
+}
+
+// Experts' matrices of one kind have one shape and activation type.
+const PackedWeight& Plan::expert_weight(int32_t id, const PackedWeight& like) const {
+  const PackedWeight& weight = weight_at(id);
+  require_width("an expert's input", weight.k, like.k);
+  require_width("an expert's output", weight.n, like.n);
+  require(weight.activation == like.activation, "experts were packed for different types of activations");
+  return weight;
+}
+
+const MoeScratch& Plan::moe_scratch(const RoutingShape& routing, const PackedWeight& up, const PackedWeight& down) {
+  for (const KnownMoeScratch& known : moe_scratch_)
+    if (known.experts == routing.experts && known.used == routing.used && known.hidden == up.n && known.width == up.k &&
+        known.input == up.activation && known.active == down.activation)
+      return known.scratch;
+  int32_t rows = limits_.max_tokens * routing.used, threads = pool_->threads();
+  MoeScratch s{};
+  s.max_rows = rows;
+  s.input = take_prepared(up.activation, rows, up.k);
+  s.active = take_prepared(down.activation, rows, down.k);
+  s.gate = take_rows(rows, up.n);
+  s.up = take_rows(rows, up.n);
+  s.down = take_rows(rows, down.n);
+  s.experts = workspace_.take_array<int32_t>(rows);
+  s.weights = workspace_.take_array<float>(rows);
+  s.place = workspace_.take_array<int32_t>(rows);
+  s.source = workspace_.take_array<int32_t>(rows);
+  s.start = workspace_.take_array<int32_t>(routing.experts + 1);
+  s.busy = workspace_.take_array<int32_t>(routing.experts + 1);
+  s.choice = {per_thread<float>(workspace_, row_stride(4 * routing.experts), threads), row_stride(4 * routing.experts)};
+  s.row = {per_thread<float>(workspace_, row_stride(up.n), threads), row_stride(up.n)};
+  moe_scratch_.push_back({routing.experts, routing.used, up.n, up.k, up.activation, down.activation, s});
+  return moe_scratch_.back().scratch;
+}
+
+void Plan::moe(int32_t prepared, int32_t logits, int32_t correction, const std::vector<ExpertIds>& experts,
+               const RoutingShape& routing, const GateShape& gate, int32_t out) {
+  const PreparedRows& input = prepared_at(prepared);
+  require(routing.experts > 0 && experts.size() == size_t(routing.experts), "there must be as many experts as are routed to");
+  require(routing.used > 0 && routing.used <= routing.experts, "a token must use 1 to all experts");
+  require(routing.groups > 0 && routing.experts % routing.groups == 0 && routing.used_groups > 0 &&
+              routing.used_groups <= routing.groups &&
+              routing.used <= routing.used_groups * (routing.experts / routing.groups),
+          "groups must divide the experts, and those used must hold as many as a token uses");
+  require_width("the router's output", rows_at(logits).width, routing.experts);
+  const PackedWeight &up = weight_at(experts.front().up.weight), &down = weight_at(experts.front().down.weight);
+  require_width("the experts' input", input.k, up.k);
+  require_width("the experts' inner width", down.k, up.n);
+  require_width("the experts' output", rows_at(out).width, down.n);
+  require(up.activation == input.kind, "experts were packed for another type of activations than their input has");
+  if (OwnRows& own = own_rows_[size_t(prepared)]; own.op) own.op->keep_prepared();
+  MoeOp::Args args{};
+  args.routing = routing;
+  args.gate = gate;
+  args.correction = correction < 0 ? nullptr : vector_at(correction, routing.experts);
+  args.logits = rows_at(logits);
+  args.out = rows_at(out);
+  args.input = input;
+  auto bias = [&](int32_t id, int32_t n) { return id < 0 ? nullptr : vector_at(id, n); };
+  for (const ExpertIds& ids : experts)
+    args.experts.push_back({expert_weight(ids.gate.weight, up), expert_weight(ids.up.weight, up),
+                            expert_weight(ids.down.weight, down), bias(ids.gate.bias, up.n), bias(ids.up.bias, up.n),
+                            bias(ids.down.bias, down.n)});
+  args.scratch = moe_scratch(routing, up, down);
+  ops_.push_back(std::make_unique<MoeOp>(kernels_, pool_->threads(), std::move(args)));
 }
 
 // The table of these frequencies; the op that fills it is recorded with their first user.
@@ -280,16 +388,16 @@ void Plan::attention(int32_t q, int32_t out, const AttentionShape& shape) {
       std::make_unique<AttentionOp>(kernels_, cut, args, pool_->threads(), attention_scratch_, attention_scratch_stride_));
 }
 
-void Plan::head(int32_t x, int32_t norm, float eps, int32_t weight, float scale, float softcap) {
+void Plan::head(const RowsShape& norm, int32_t weight, float scale, float softcap) {
   require(!head_, "a plan has one head, and this one has it already");
-  const Rows& input = rows_at(x);
+  require(is_norm(norm.function), "the head begins with a norm");
+  const Rows& input = rows_at(norm.x);
   const PackedWeight& matrix = weight_at(weight);
   require_width("the head's input", input.width, matrix.k);
   require_width("the head's output", matrix.n, limits_.vocab);
   HeadOp::Args args{};
   args.x = input;
-  args.norm = vector_at(norm, input.width);
-  args.eps = eps;
+  args.norm = norm_args(norm);
   args.weight = matrix;
   args.scale = scale;
   args.softcap = softcap;
@@ -311,6 +419,10 @@ void Plan::head(int32_t x, int32_t norm, float eps, int32_t weight, float scale,
 int32_t Plan::run(const Step& step, const StepResults& results) {
   require(head_ != nullptr || step.outputs == 0, "this plan has no head to sample with");
   kv_.used_up_to(check_step(step, limits_, sampler_));
+  for (int32_t t = 0; t < step.tokens_count; t++)
+    require(step.positions[t] < position_rows_, "positions[" + std::to_string(t) + "] is " +
+                                                    std::to_string(step.positions[t]) + "; the model has positions 0 to " +
+                                                    std::to_string(position_rows_ - 1));
   for (PlannedAttention& attention : attention_plans_)
     attention.plan->build(step.query_start, step.context_len, step.block_table, step.block_stride, step.seqs);
   if (head_) head_->set_results(results);

@@ -1,6 +1,7 @@
 // A recorded model: a flat list of ops bound to weights and buffers, replayed every step.
 #pragma once
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "op.h"
 #include "op_head.h"
 #include "op_linear.h"
+#include "op_moe.h"
 #include "op_rows.h"
 #include "sampler.h"
 
@@ -25,6 +27,16 @@ struct AttentionShape {
   int32_t layer, q_heads, window;
   float scale, softcap, amplitude, norm_eps;
   std::vector<float> inv_freq, q_norm, k_norm, sinks;
+};
+
+// A row function and its operands; -1 where it takes none.
+struct RowsShape {
+  RowFunction function;
+  int32_t x, y = -1, weight = -1, bias = -1;
+  float eps = 0.0f;    // of a norm
+  int32_t groups = 1;  // of a norm
+  bool add = false;    // the result times `scale` is added to the output's rows
+  float scale = 1.0f;
 };
 
 // Seconds by kind of op, as the thread that calls `run` sees them.
@@ -54,16 +66,27 @@ class Plan {
   // What is recorded from here to the next call is profiled as one op.
   void next_op() { op_begins_.push_back(ops_.size()); }
   void embed(int32_t weight, float scale, int32_t out);
-  // Result as f32 rows, or prepared. `y` and `weight` as the function needs them, else -1.
-  void rows(RowFunction function, int32_t x, int32_t y, int32_t weight, float eps, int32_t out);
-  void rows_prepared(RowFunction function, int32_t x, int32_t y, int32_t weight, float eps, int32_t prepared);
+  // x += row of the weight at each token's position; steps whose positions are beyond it are refused.
+  void add_positions(int32_t x, int32_t weight);
+  // out[i] = the sources of a row side by side at index[i], or 0 where that is -1.
+  void columns(const std::vector<int32_t>& sources, std::span<const int32_t> index, int32_t out);
+  // Result as f32 rows, or prepared.
+  void rows(const RowsShape& shape, int32_t out);
+  void rows_prepared(const RowsShape& shape, int32_t prepared);
   struct ProjectionIds {
     int32_t weight, bias, out;  // bias -1: none
   };
   void linear(int32_t prepared, const std::vector<ProjectionIds>& projections, bool accumulate);
+  struct ExpertIds {
+    ProjectionIds gate, up, down;  // `out` is not used
+  };
+  // `logits`: rows of the router's output, which it has written. `correction`: a vector, or -1.
+  void moe(int32_t prepared, int32_t logits, int32_t correction, const std::vector<ExpertIds>& experts,
+           const RoutingShape& routing, const GateShape& gate, int32_t out);
   void rope_and_store(int32_t q, int32_t k, int32_t v, const AttentionShape& shape);
   void attention(int32_t q, int32_t out, const AttentionShape& shape);
-  void head(int32_t x, int32_t norm, float eps, int32_t weight, float scale, float softcap);
+  // `norm`: a norm of the rows that are sampled from.
+  void head(const RowsShape& norm, int32_t weight, float scale, float softcap);
 
   const PlanLimits& limits() const { return limits_; }
   Sampler& sampler() { return sampler_; }
@@ -84,9 +107,13 @@ class Plan {
   const PreparedRows& prepared_at(int32_t id) const;
   const PackedWeight& weight_at(int32_t id) const;
   const float* vector_at(int32_t id, int32_t count) const;
-  void add_rows_op(RowFunction function, int32_t x, int32_t y, int32_t weight, float eps, Rows out,
-                   PreparedRows prepared);
+  NormArgs norm_args(const RowsShape& shape) const;
+  void add_rows_op(const RowsShape& shape, Rows out, PreparedRows prepared);
+  const PackedWeight& expert_weight(int32_t id, const PackedWeight& like) const;
+  const MoeScratch& moe_scratch(const RoutingShape& routing, const PackedWeight& up, const PackedWeight& down);
   void add_linear_op(int32_t prepared, std::unique_ptr<LinearOp> op, const std::vector<Projection>& projections);
+  PreparedRows take_prepared(ActivationKind kind, int32_t rows, int32_t k);
+  Rows take_rows(int32_t rows, int32_t width);
   const float* keep(const std::vector<float>& values);
   const AttentionPlan& attention_plan(int32_t q_heads, int32_t window);
   const float* rope_table(const AttentionShape& shape);
@@ -125,10 +152,17 @@ class Plan {
     float* table;  // [max_tokens][2 * inv_freq]
   };
   std::vector<RopeTable> rope_tables_;
+  struct KnownMoeScratch {
+    int32_t experts, used, hidden, width;
+    ActivationKind input, active;
+    MoeScratch scratch;
+  };
+  std::vector<KnownMoeScratch> moe_scratch_;
   float* partials_ = nullptr;
   uint8_t* attention_scratch_ = nullptr;
   int64_t attention_scratch_stride_ = 0;
   ThreadRows row_scratch_{nullptr, 0};
+  int32_t position_rows_ = INT32_MAX;  // of the shortest table of learned positions
 
   std::vector<std::unique_ptr<Op>> ops_;
   std::vector<size_t> op_begins_;

@@ -99,7 +99,7 @@ class Bench {
       }
       auto linear = std::make_unique<LinearOp>(table, threads, prepared[op.k], projections, false);
       if (prepares) {
-        RowsOp::Args args{RowFunction::copy, inputs_[op.k], {}, nullptr, 0.0f, {}, prepared[op.k], scratch};
+        RowsOp::Args args{RowFunction::copy, inputs_[op.k], {}, {}, false, 1.0f, {}, prepared[op.k], scratch};
         linear->prepare_with(std::make_unique<RowsOp>(table, threads, args), own[op.k], kOwnRows);
       }
       if (!ops_.empty()) ops_.back()->set_next(linear.get());

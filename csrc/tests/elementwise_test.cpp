@@ -25,6 +25,59 @@ std::vector<float> random_row(Random& random, int64_t n, float scale) {
 
 bool close(double want, double got, double tolerance) { return fabs(want - got) <= tolerance * std::max(1.0, fabs(want)); }
 
+double silu(double x) { return x / (1 + ::exp(-x)); }
+double gelu_tanh(double x) { return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
+double gelu(double x) { return 0.5 * x * (1 + erf(x / sqrt(2.0))); }
+
+// Activations without a gate, and gelu with one: gelu's error function is an approximation.
+void test_without_gate(const KernelTable& level, const std::vector<float>& x) {
+  struct { void (*kernel)(const float*, int64_t, float*); double (*value)(double); double tolerance; } cases[] = {
+      {level.silu, silu, 1e-6}, {level.gelu_tanh, gelu_tanh, 1e-6}, {level.gelu, gelu, 8e-7}};
+  std::vector<float> out(x.size());
+  for (auto& one : cases) {
+    one.kernel(x.data(), int64_t(x.size()), out.data());
+    for (size_t i = 0; i < x.size(); i++)
+      EXPECT(close(one.value(x[i]), out[i], one.tolerance), "%s activation(%g) = %.9g", level.level, x[i], out[i]);
+  }
+  level.gelu_mul(x.data(), x.data(), int64_t(x.size()), out.data());
+  for (size_t i = 0; i < x.size(); i++)
+    EXPECT(close(gelu(x[i]) * x[i], out[i], 3e-6), "%s gelu(%g) * %g = %.9g", level.level, x[i], x[i], out[i]);
+}
+
+void test_layer_norm(const KernelTable& level, const std::vector<float>& x, const std::vector<float>& weight) {
+  double width = double(x.size()), mean = 0, squares = 0;
+  for (float v : x) mean += v / width;
+  for (float v : x) squares += (v - mean) * (v - mean);
+  std::vector<float> out(x.size()), bias(weight.rbegin(), weight.rend());
+  for (bool biased : {false, true}) {
+    level.layer_norm(x.data(), weight.data(), biased ? bias.data() : nullptr, 1e-5f, int64_t(x.size()), out.data());
+    for (size_t i = 0; i < x.size(); i++) {
+      double want = (x[i] - mean) / sqrt(squares / width + 1e-5f) * weight[i] + (biased ? bias[i] : 0);
+      EXPECT(close(want, out[i], 3e-6), "%s layer_norm of width %g: %g, not %g", level.level, width, want, out[i]);
+    }
+  }
+}
+
+void test_scale_and_cap(const KernelTable& level) {
+  Random random(4);
+  for (int count : {1, 16, 37}) {
+    std::vector<float> x = random_row(random, count, 90);
+    for (float cap : {0.0f, 0.5f, 30.0f}) {
+      std::vector<float> out = x;
+      level.scale_and_cap(out.data(), 0.7f, cap, count);
+      for (int i = 0; i < count; i++) {
+        double scaled = x[i] * 0.7f, want = cap == 0.0f ? scaled : cap * tanh(scaled / cap);
+        EXPECT(fabs(want - out[i]) <= 3e-7 * std::max(1.0, fabs(want)) + 2e-7 * cap, "%s cap %g of %g: %.9g, not %.9g",
+               level.level, cap, scaled, out[i], want);
+      }
+    }
+  }
+  std::vector<float> far = {-INFINITY, -1e30f, 1e30f, INFINITY, NAN};
+  level.scale_and_cap(far.data(), 1.0f, 30.0f, 5);
+  EXPECT(far[0] == -30 && far[1] == -30 && far[2] == 30 && far[3] == 30 && isnan(far[4]), "%s caps at the ends: %g %g %g %g",
+         level.level, far[0], far[1], far[2], far[3]);
+}
+
 void test_rows(const KernelTable& level) {
   Random random(1);
   for (int width : {1, 15, 16, 17, 31, 48, 100, 576}) {
@@ -47,12 +100,14 @@ void test_rows(const KernelTable& level) {
       EXPECT(close(want, out[i], 1e-6), "%s rms_norm of width %d: %g, not %g", level.level, width, want, out[i]);
     }
     out = y;
-    level.add(x.data(), width, out.data());
-    for (int i = 0; i < width; i++) EXPECT(out[i] == x[i] + y[i], "%s add of width %d", level.level, width);
+    level.add(x.data(), 0.5f, width, out.data());
+    for (int i = 0; i < width; i++) EXPECT(out[i] == y[i] + x[i] * 0.5f, "%s add of width %d", level.level, width);
+    test_without_gate(level, x);
+    test_layer_norm(level, x, y);
   }
   // Far out both activations are 0 or the identity, never NaN.
   std::vector<float> far = {-1e30f, -200, -100, 100, 200, 1e30f}, one(6, 1.0f), out(6);
-  for (auto activation : {level.silu_mul, level.gelu_tanh_mul}) {
+  for (auto activation : {level.silu_mul, level.gelu_tanh_mul, level.gelu_mul}) {
     activation(far.data(), one.data(), 6, out.data());
     for (int i = 0; i < 6; i++) {
       float want = far[i] < 0 ? 0 : far[i];
@@ -174,6 +229,7 @@ void test_rope_store(const KernelTable& level, KvType type, int page_size, int h
 int main() {
   for (const KernelTable* level : all_levels()) {
     test_rows(*level);
+    test_scale_and_cap(*level);
     test_rope_table(*level);
     for (KvType type : {KvType::f32, KvType::bf16})
       for (int page_size : {4, 8, 16, 32}) {

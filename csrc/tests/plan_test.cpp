@@ -107,13 +107,13 @@ struct TinyPlan {
     int32_t embedding = matrix(kVocab), norm = plan.add_vector(std::vector<float>(kHidden, 1.0f).data(), kHidden);
     AttentionShape shape{0, kHeads, 0, 0.2f, 0.0f, 1.0f, 1e-5f, std::vector<float>(16, 0.1f), {}, {}, {}};
     plan.embed(embedding, 1.0f, x);
-    plan.rows_prepared(RowFunction::rms_norm, x, -1, norm, 1e-5f, prepared);
+    plan.rows_prepared({RowFunction::rms_norm, x, -1, norm, -1, 1e-5f}, prepared);
     plan.linear(prepared, {{matrix(kHidden), -1, q}, {matrix(kHidden), norm, k}, {matrix(kHidden), -1, v}}, false);
     plan.rope_and_store(q, k, v, shape);
     plan.attention(q, out, shape);
-    plan.rows_prepared(RowFunction::silu_mul, out, x, -1, 0.0f, prepared);
+    plan.rows_prepared({RowFunction::silu_mul, out, x}, prepared);
     plan.linear(prepared, {{matrix(kHidden), -1, x}}, true);
-    plan.head(x, norm, 1e-5f, embedding, 1.0f, 0.0f);
+    plan.head({RowFunction::rms_norm, x, -1, norm, -1, 1e-5f}, embedding, 1.0f, 0.0f);
     for (int32_t slot = 0; slot < 8; slot++) {
       SlotSettings settings{{0.8f, 20, 0.9f, 0.01f, 1.1f, 0.1f, 0.1f, 3, 7, uint32_t(slot)}, 1, {1}, {2}, {0.5f}};
       int32_t tokens[3] = {slot, 3, 4};
@@ -191,10 +191,10 @@ void test_profile_by_op(const KernelTable& kernels) {
   int32_t x = plan.add_rows(kHidden), y = plan.add_rows(kHidden);
   int32_t norm = plan.add_vector(std::vector<float>(kHidden, 1.0f).data(), kHidden);
   plan.next_op();
-  plan.rows(RowFunction::rms_norm, x, -1, norm, 1e-5f, y);
-  plan.rows(RowFunction::rms_norm, y, -1, norm, 1e-5f, y);
+  plan.rows({RowFunction::rms_norm, x, -1, norm, -1, 1e-5f}, y);
+  plan.rows({RowFunction::rms_norm, y, -1, norm, -1, 1e-5f}, y);
   plan.next_op();
-  plan.rows(RowFunction::silu_mul, x, y, -1, 0.0f, y);
+  plan.rows({RowFunction::silu_mul, x, y}, y);
   plan.set_profiling(true);
   step.step.outputs = 0;
   for (int32_t repeat = 0; repeat < 3; repeat++) plan.run(step.step, results.bind());
@@ -221,12 +221,12 @@ void test_prepared_rows_with_two_readers(const KernelTable& kernels) {
     int32_t prepared = plan.add_prepared(ActivationKind::f32, kHidden);
     int32_t embedding = matrix(kVocab), norm = plan.add_vector(std::vector<float>(kHidden, 1.0f).data(), kHidden);
     plan.embed(embedding, 1.0f, x);
-    plan.rows_prepared(RowFunction::rms_norm, x, -1, norm, 1e-5f, prepared);
+    plan.rows_prepared({RowFunction::rms_norm, x, -1, norm, -1, 1e-5f}, prepared);
     plan.linear(prepared, {{matrix(kHidden), -1, a}}, false);
-    if (prepare_again) plan.rows_prepared(RowFunction::rms_norm, x, -1, norm, 1e-5f, prepared);
+    if (prepare_again) plan.rows_prepared({RowFunction::rms_norm, x, -1, norm, -1, 1e-5f}, prepared);
     plan.linear(prepared, {{matrix(kHidden), -1, b}}, false);
-    plan.rows(RowFunction::silu_mul, a, b, -1, 0.0f, x);
-    plan.head(x, norm, 1e-5f, embedding, 1.0f, 0.0f);
+    plan.rows({RowFunction::silu_mul, a, b}, x);
+    plan.head({RowFunction::rms_norm, x, -1, norm, -1, 1e-5f}, embedding, 1.0f, 0.0f);
     int32_t token = 3, zero = 0, start[2] = {0, 1}, context = 1, page = 5, prompt[1] = {3};
     plan.sampler().set(0, SlotSettings{{0.0f, 0, 1.0f, 0.0f, 1.0f, 0.0f, 0.0f, -1, 7, 0}, 0, {}, {}, {}}, prompt, 1, 1);
     Results results;
@@ -277,15 +277,15 @@ void test_wrong_recordings(const KernelTable& kernels) {
   AttentionShape shape{0, kHeads, 0, 0.2f, 0.0f, 1.0f, 1e-5f, {}, {}, {}, {}};
   check_refused([&] { plan.embed(0, 1.0f, narrow); }, "has width 16; it must be 64");
   check_refused([&] { plan.embed(99, 1.0f, wide); }, "there is no weight 99");
-  check_refused([&] { plan.rows(RowFunction::silu_mul, wide, narrow, -1, 0.0f, wide); }, "second operand");
-  check_refused([&] { plan.rows(RowFunction::rms_norm, wide, -1, -1, 0.0f, wide); }, "there is no vector -1");
+  check_refused([&] { plan.rows({RowFunction::silu_mul, wide, narrow}, wide); }, "second operand");
+  check_refused([&] { plan.rows({RowFunction::rms_norm, wide}, wide); }, "there is no vector -1");
   check_refused([&] { plan.linear(0, {{0, -1, narrow}}, false); }, "a projection's output has width 16");
   check_refused([&] { plan.linear(plan.add_prepared(ActivationKind::int8, kHidden), {{0, -1, wide}}, false); },
                 "another type of activations");
   check_refused([&] { plan.attention(narrow, narrow, shape); }, "q has width 16");
   shape.layer = 1;
   check_refused([&] { plan.rope_and_store(wide, wide, wide, shape); }, "there is no KV layer 1");
-  check_refused([&] { plan.head(wide, 0, 1e-5f, 0, 1.0f, 0.0f); }, "has it already");
+  check_refused([&] { plan.head({RowFunction::rms_norm, wide, -1, 0, -1, 1e-5f}, 0, 1.0f, 0.0f); }, "has it already");
   float row[kHidden] = {};
   int32_t order[2] = {0, 1};
   check_refused([&] {

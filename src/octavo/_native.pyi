@@ -21,6 +21,35 @@ class ThreadPool:
     @property
     def threads(self) -> int: ...
 
+class RowsShape:
+    def __init__(
+        self,
+        function: int,
+        x: int,
+        *,
+        y: int = -1,
+        weight: int = -1,
+        bias: int = -1,
+        eps: float = 0.0,
+        groups: int = 1,
+        add: bool = False,
+        scale: float = 1.0,
+    ) -> None: ...
+
+class RoutingShape:
+    def __init__(
+        self,
+        *,
+        experts: int,
+        used: int,
+        scoring: int,
+        normalise: bool,
+        scale: float,
+        groups: int,
+        used_groups: int,
+        group_score: int,
+    ) -> None: ...
+
 class AttentionShape:
     def __init__(
         self,
@@ -83,12 +112,27 @@ class Plan:
     def add_vector(self, values: Floats) -> int: ...
     def next_op(self) -> None: ...
     def embed(self, weight: int, scale: float, out: int) -> None: ...
-    def rows(self, function: int, x: int, y: int, weight: int, eps: float, out: int) -> None: ...
-    def rows_prepared(self, function: int, x: int, y: int, weight: int, eps: float, prepared: int) -> None: ...
+    def add_positions(self, x: int, weight: int) -> None: ...
+    def columns(self, sources: list[int], index: Ints, out: int) -> None: ...
+    def rows(self, shape: RowsShape, out: int) -> None: ...
+    def rows_prepared(self, shape: RowsShape, prepared: int) -> None: ...
     def linear(self, prepared: int, projections: list[tuple[int, int, int]], accumulate: bool) -> None: ...
+    def moe(
+        self,
+        *,
+        prepared: int,
+        logits: int,
+        correction: int,
+        experts: list[tuple[int, int, int, int, int, int]],
+        routing: RoutingShape,
+        gate: int,
+        alpha: float,
+        limit: float,
+        out: int,
+    ) -> None: ...
     def rope_and_store(self, q: int, k: int, v: int, shape: AttentionShape) -> None: ...
     def attention(self, q: int, out: int, shape: AttentionShape) -> None: ...
-    def head(self, x: int, norm: int, eps: float, weight: int, scale: float, softcap: float) -> None: ...
+    def head(self, norm: RowsShape, weight: int, scale: float, softcap: float) -> None: ...
     def set_slot(self, slot: int, settings: SlotSettings, tokens: Ints, prompt_len: int) -> None: ...
     def copy_pages(self, pairs: Ints) -> None: ...
     def run(

@@ -16,6 +16,7 @@ from octavo.backends.ops import (
     Buffer,
     Floats,
     KvSpec,
+    Norm,
     Plan,
     PlanLimits,
     Projection,
@@ -43,7 +44,7 @@ def random_weight(rng: np.random.Generator, rows: int, columns: int, type_: Tens
 def open_end(builder: Any, x: Buffer, width: int) -> None:
     """A head whose logits are `x` itself: with an eps this large, the norm divides every row by the same number."""
     identity = Weight(quantize("identity", np.eye(width), TensorType.F32))
-    builder.head_and_sample(x, np.ones(width, np.float32), 1e12, identity, 1e6, 0.0)
+    builder.head_and_sample(x, Norm(np.ones(width, np.float32), 1e12), identity, 1e6, 0.0)
 
 
 @dataclass
@@ -181,7 +182,7 @@ class TinyDecoder:
         x = builder.embed(embedding, 3.0)
         for layer in range(self.layers):
             self._layer(builder, rng, layer, x)
-        builder.head_and_sample(x, self._vector(rng), 1e-5, embedding, 4.0, 0.0)
+        builder.head_and_sample(x, Norm(self._vector(rng), 1e-5), embedding, 4.0, 0.0)
 
     def _layer(self, builder: Any, rng: np.random.Generator, layer: int, x: Buffer) -> None:
         queries, stored = self.heads * self.head_dim, self.kv_heads * self.head_dim
@@ -189,14 +190,14 @@ class TinyDecoder:
         def projection(rows: int, columns: int) -> Projection:
             return Projection(random_weight(rng, rows, columns, self.matrices))
 
-        normed = builder.norm(x, self._vector(rng), 1e-5)
+        normed = builder.norm(x, Norm(self._vector(rng), 1e-5))
         inputs = [projection(rows, self.hidden) for rows in (queries, stored, stored)]
         q, k, v = builder.linear(normed, inputs)
         inv_freq = (1e4 ** (-np.arange(0, self.head_dim, 2) / self.head_dim)).astype(np.float32)
         op = AttentionOp(layer, self.heads, self.kv_heads, self.head_dim, self.head_dim**-0.5, inv_freq)
         builder.rope_and_store(q, k, v, op)
         builder.linear(builder.attention(q, op), [projection(self.hidden, queries)], residual=x)
-        normed = builder.norm(x, self._vector(rng), 1e-5)
+        normed = builder.norm(x, Norm(self._vector(rng), 1e-5))
         gate, up = builder.linear(normed, [projection(self.ffn, self.hidden) for _ in range(2)])
         builder.linear(builder.gated(gate, up, "silu"), [projection(self.hidden, self.ffn)], residual=x)
 

@@ -19,7 +19,7 @@ from tests.backends.harness import (
     values_of,
 )
 
-from octavo.backends.ops import AttentionOp, Buffer, Floats, KvSpec, Projection, Weight
+from octavo.backends.ops import AttentionOp, Buffer, Floats, KvSpec, Norm, Projection, Weight
 from octavo.formats.blocks import quantize
 from octavo.formats.tensor import TensorType
 
@@ -47,7 +47,7 @@ def test_norm(level: str, width: int) -> None:
     table, weight = random_weight(rng, width, width), rng.standard_normal(width, np.float32)
 
     def record(builder: Any) -> Buffer:
-        return builder.norm(builder.embed(table, 2.0), weight, 1e-5)
+        return builder.norm(builder.embed(table, 2.0), Norm(weight, 1e-5))
 
     assert_close(values_of(level, record, width, TOKENS), values_of("reference", record, width, TOKENS), 2e-6)
 
@@ -81,7 +81,7 @@ def test_linear(level: str, type_: TensorType, activations: str, share: float) -
     def record(builder: Any) -> Buffer:
         """A group with and without bias and row order; both results end up added to a residual."""
         x = builder.embed(table, 1.0)
-        normed = builder.norm(x, np.ones(96, np.float32), 1e-6)
+        normed = builder.norm(x, Norm(np.ones(96, np.float32), 1e-6))
         _, picked = builder.linear(normed, [Projection(matrix, biases[0]), Projection(permuted, biases[1, :64])])
         (out,) = builder.linear(picked, [Projection(back)], residual=x)
         return out
@@ -140,7 +140,7 @@ def attention_logits(level: str, shape: str, kv: KvSpec) -> list[Floats]:
     q, k, v = builder.linear(builder.embed(table, 30.0), [Projection(weight) for weight in inputs])
     builder.rope_and_store(q, k, v, op)
     identity = Weight(quantize("identity", np.eye(vocab), TensorType.F32))
-    builder.head_and_sample(builder.attention(q, op), np.ones(vocab, np.float32), 1e12, identity, 1e6, 0.0)
+    builder.head_and_sample(builder.attention(q, op), Norm(np.ones(vocab, np.float32), 1e12), identity, 1e6, 0.0)
     runner = Runner(builder.finish(), limits, kv.page_size)
     for slot in range(4):
         runner.add(slot, rng.integers(0, vocab, 700).tolist(), GREEDY)
@@ -183,7 +183,7 @@ def test_head_in_blocks_of_rows(level: str, scale: float, softcap: float) -> Non
     for name in ("reference", level):
         limits = small_limits(80)
         builder = backend_of(name).builder(limits, KvSpec(1, 1, 16, 8, "f32"))
-        builder.head_and_sample(builder.embed(table, 1.0), norm, 1e-5, head, scale, softcap)
+        builder.head_and_sample(builder.embed(table, 1.0), Norm(norm, 1e-5), head, scale, softcap)
         runner = Runner(builder.finish(), limits, 8)
         for slot in range(80):
             runner.add(slot, [slot])

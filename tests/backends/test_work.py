@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.backends.harness import TinyDecoder, backend_of, small_limits
 
-from octavo.backends.ops import AttentionOp, KvSpec, Projection, Weight
+from octavo.backends.ops import AttentionOp, Expert, KvSpec, Norm, Projection, Routing, Weight
 from octavo.backends.work import Chunk, OpWork, StepLoad, WorkCounter
 from octavo.formats.blocks import quantize
 from octavo.formats.tensor import TensorType
@@ -77,15 +77,37 @@ def test_attention_reads_what_is_seen() -> None:
 def test_the_head_works_for_outputs_only() -> None:
     count = counter()
     x = count.embed(matrix(50, 64, TensorType.F32), 1.0)
-    count.head_and_sample(
-        x, np.ones(64, np.float32), 1e-5, matrix(50, 64, TensorType.Q8_0, "token_embd.weight"), 1.0, 0.0
-    )
+    norm = Norm(np.ones(64, np.float32), 1e-5)
+    count.head_and_sample(x, norm, matrix(50, 64, TensorType.Q8_0, "token_embd.weight"), 1.0, 0.0)
     head, sample = count.ops[1:]
     assert (head.op, head.sampling, sample.op, sample.sampling) == (1, False, 1, True)
     assert head.of(LOAD).operations["int8"] == 2 * 2 * 50 * 64
     assert head.of(LOAD).memory_bytes == 50 * 64 * 34 // 32
     nothing = StepLoad((Chunk(3, 3),), outputs=0)
     assert head.of(nothing).memory_bytes == sample.of(nothing).row_bytes == 0
+
+
+def test_a_mixture_reads_the_experts_that_few_tokens_use_and_at_most_all() -> None:
+    count = counter()
+    x = count.embed(matrix(50, 64, TensorType.F32), 1.0)
+    expert = Expert(*(Projection(matrix(*shape, TensorType.Q8_0)) for shape in ((96, 64), (96, 64), (64, 96))))
+    router = Projection(matrix(16, 64, TensorType.F32))
+    count.moe(x, router, None, [expert] * 16, Routing(16, 2), "silu")
+    one = 2 * 96 * 64 * 34 // 32 + 64 * 96 * 34 // 32
+    assert count.ops[1].of(LOAD).memory_bytes == 16 * 64 * 4 + 4 * 2 * one
+    assert count.ops[1].of(LOAD).operations["int8"] == 4 * 2 * 2 * 3 * 96 * 64
+    many = StepLoad((Chunk(30, 30),), outputs=1)
+    assert count.ops[1].of(many).memory_bytes == 16 * 64 * 4 + 16 * one
+
+
+def test_rows_count_what_they_read_and_write() -> None:
+    count = counter()
+    x = count.embed(matrix(50, 64, TensorType.F32), 1.0)
+    count.add_positions(x, matrix(30, 64, TensorType.F32))
+    count.add(x, count.activation(count.columns([x], np.arange(64, dtype=np.int32)), "gelu"), 0.5)
+    row_bytes = [op.of(LOAD).row_bytes // (4 * 64 * LOAD.tokens) for op in count.ops]
+    assert row_bytes == [1, 2, 2, 2, 3]
+    assert count.ops[1].of(LOAD).memory_bytes == 4 * 64 * 4
 
 
 def counted(model: TinyDecoder) -> list[OpWork]:

@@ -22,6 +22,9 @@ from octavo.formats.tensor import Tensor
 Ints = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
 
+#: Elementwise: x * sigmoid(x); gelu in its tanh form (Hendrycks and Gimpel, 2016); gelu with the error function.
+Activation = Literal["silu", "gelu_tanh", "gelu"]
+
 #: Handle of a row buffer [T, width] of float32, made by a builder.
 Buffer = NewType("Buffer", int)
 
@@ -44,6 +47,60 @@ class Projection:
 
     weight: Weight
     bias: Floats | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """A norm of rows. kind "rms": x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich, 2019); "layer": the same of
+    x - mean(x), plus bias (Ba et al., 2016).
+
+    weight, bias float32 [width]; bias None: none (always None with "rms"). groups: a row is that many equal parts, each
+    with its own mean.
+    """
+
+    weight: Floats
+    eps: float
+    kind: Literal["rms", "layer"] = "rms"
+    bias: Floats | None = None
+    groups: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ClampedSwiglu:
+    """gpt-oss' gate: g = min(gate, limit), u = clip(up, -limit, limit), g * sigmoid(alpha * g) * (u + 1)."""
+
+    alpha: float
+    limit: float
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """Which `used` of `experts` a token goes to, and with what weights.
+
+    scoring: "softmax" or "sigmoid" of the router's logits; "chosen": the logits themselves, and softmax over the chosen
+    ones. The largest scores are chosen, ties go to the lower expert; a correction (see Builder.moe) is added for the
+    choice only. groups: experts in that many equal runs, of which only the `used_groups` best take part; a run counts
+    as the sum of its two best ("top2") or as its best ("max"). normalise: weights are divided by their sum. scale
+    multiplies them.
+    """
+
+    experts: int
+    used: int
+    scoring: Literal["softmax", "sigmoid", "chosen"] = "softmax"
+    normalise: bool = True
+    scale: float = 1.0
+    groups: int = 1
+    used_groups: int = 1
+    group_score: Literal["top2", "max"] = "top2"
+
+
+@dataclass(frozen=True, slots=True)
+class Expert:
+    """The matrices of one expert."""
+
+    gate: Projection
+    up: Projection
+    down: Projection
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +260,17 @@ class Recorder(Protocol):
     def embed(self, table: Weight, scale: float) -> Buffer:
         """out[t] = table[tokens[t]] * scale; token ids have been checked against the vocabulary."""
 
-    def norm(self, x: Buffer, weight: Floats, eps: float) -> Buffer:
-        """RMS norm: out[t] = x[t] / sqrt(mean(x[t]^2) + eps) * weight. weight float32 [width]."""
+    def add_positions(self, x: Buffer, table: Weight) -> None:
+        """x[t] += table[positions[t]] in place; the table has a row for every position that a step may hold."""
+
+    def columns(self, sources: Sequence[Buffer], index: Ints) -> Buffer:
+        """out[t, i] = the sources' rows t side by side, at index[i]; 0 where that is -1. index int32 [width of out]."""
+
+    def norm(self, x: Buffer, norm: Norm) -> Buffer:
+        """out[t] = norm of x[t], see Norm."""
+
+    def add(self, x: Buffer, y: Buffer, scale: float) -> None:
+        """x[t] += y[t] * scale in place."""
 
     def linear(
         self, x: Buffer, projections: Sequence[Projection], residual: Buffer | None = None
@@ -228,11 +294,29 @@ class Recorder(Protocol):
         exp(sink) added to the denominator if sinks.
         """
 
-    def gated(self, gate: Buffer, up: Buffer, activation: Literal["silu", "gelu_tanh"]) -> Buffer:
+    def gated(self, gate: Buffer, up: Buffer, activation: Activation) -> Buffer:
         """out = activation(gate) * up."""
 
-    def head_and_sample(self, x: Buffer, norm: Floats, eps: float, head: Weight, scale: float, softcap: float) -> None:
-        """For each output row: RMS norm, logits = head @ x * scale (softcapped if asked), then sampling (DESIGN 8)."""
+    def activation(self, x: Buffer, activation: Activation) -> Buffer:
+        """out = activation(x)."""
+
+    def moe(
+        self,
+        x: Buffer,
+        router: Projection,
+        correction: Floats | None,
+        experts: Sequence[Expert],
+        routing: Routing,
+        activation: Activation | ClampedSwiglu,
+    ) -> Buffer:
+        """out = the sum over the chosen experts, by ascending expert, of weight * down(activation(gate(x)) * up(x)).
+
+        router: [experts, width]; correction float32 [experts] or None. All experts have the same shapes, and are
+        multiplied in the same activation type.
+        """
+
+    def head_and_sample(self, x: Buffer, norm: Norm, head: Weight, scale: float, softcap: float) -> None:
+        """For each output row: norm, logits = head @ x * scale (softcapped if asked), then sampling (DESIGN 8)."""
 
 
 class Builder(Recorder, Protocol):

@@ -10,7 +10,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from octavo.backends.ops import AttentionOp, Buffer, Floats, KvSpec, Projection, Weight
+from octavo.backends.ops import (
+    Activation,
+    AttentionOp,
+    Buffer,
+    ClampedSwiglu,
+    Expert,
+    Floats,
+    Ints,
+    KvSpec,
+    Norm,
+    Projection,
+    Routing,
+    Weight,
+)
+
+#: Operations an element of each activation.
+_ACTIVATION: Mapping[Activation, int] = {"silu": 4, "gelu_tanh": 8, "gelu": 18}
+_CLAMPED_SWIGLU = 8
 
 #: The type in which an op multiplies.
 Arithmetic = Literal["f32", "bf16", "int8"]
@@ -108,10 +125,24 @@ class WorkCounter:
         self._add(name, lambda load: Work(stored * load.tokens, 4 * width * load.tokens, {"f32": width * load.tokens}))
         return self._buffer(width)
 
-    def norm(self, x: Buffer, weight: Floats, eps: float) -> Buffer:
+    def add_positions(self, x: Buffer, table: Weight) -> None:
+        width, stored = table.tensor.shape[1], table.tensor.data.shape[1]
+        name = f"positions {width} {table.tensor.type.name}"
+        self._add(name, lambda load: Work(stored * load.tokens, 8 * width * load.tokens, {"f32": width * load.tokens}))
+
+    def columns(self, sources: Sequence[Buffer], index: Ints) -> Buffer:
+        width = len(index)
+        self._add(f"columns {width}", lambda load: _rows(2 * width, 0, load.tokens))
+        return self._buffer(width)
+
+    def norm(self, x: Buffer, norm: Norm) -> Buffer:
         width = self._widths[x]
         self._add(f"norm {width}", lambda load: _norm(width, load.tokens))
         return self._buffer(width)
+
+    def add(self, x: Buffer, y: Buffer, scale: float) -> None:
+        width = self._widths[x]
+        self._add(f"add {width}", lambda load: _rows(3 * width, 2 * width, load.tokens))
 
     def linear(
         self, x: Buffer, projections: Sequence[Projection], residual: Buffer | None = None
@@ -163,13 +194,47 @@ class WorkCounter:
         self._add(shown + (f" window {window}" if window else ""), work)
         return self._buffer(width)
 
-    def gated(self, gate: Buffer, up: Buffer, activation: Literal["silu", "gelu_tanh"]) -> Buffer:
+    def gated(self, gate: Buffer, up: Buffer, activation: Activation) -> Buffer:
         width = self._widths[gate]
-        each = {"silu": 5, "gelu_tanh": 9}[activation]
+        each = _ACTIVATION[activation] + 1
         self._add(f"{activation} {width}", lambda load: _rows(3 * width, each * width, load.tokens))
         return self._buffer(width)
 
-    def head_and_sample(self, x: Buffer, norm: Floats, eps: float, head: Weight, scale: float, softcap: float) -> None:
+    def activation(self, x: Buffer, activation: Activation) -> Buffer:
+        width, each = self._widths[x], _ACTIVATION[activation]
+        self._add(f"{activation} {width} alone", lambda load: _rows(2 * width, each * width, load.tokens))
+        return self._buffer(width)
+
+    def moe(
+        self,
+        x: Buffer,
+        router: Projection,
+        correction: Floats | None,
+        experts: Sequence[Expert],
+        routing: Routing,
+        activation: Activation | ClampedSwiglu,
+    ) -> Buffer:
+        """As if no two tokens shared an expert while there are others: what few tokens read, and the most ever."""
+        parts = (experts[0].gate.weight, experts[0].up.weight, experts[0].down.weight)
+        inner, hidden, outer = self._widths[x], _outputs(parts[1]), _outputs(parts[2])
+        stored = sum(_outputs(part) * part.tensor.data.shape[1] for part in parts)
+        routes = routing.experts * router.weight.tensor.data.shape[1]
+        each = _CLAMPED_SWIGLU if isinstance(activation, ClampedSwiglu) else _ACTIVATION[activation] + 1
+        kind, router_kind = self.arithmetic_of(parts[1]), self.arithmetic_of(router.weight)
+
+        def work(load: StepLoad) -> Work:
+            rows = load.tokens * routing.used
+            read = routes + stored * min(routing.experts, rows)
+            moved = 4 * (inner + outer) * load.tokens + 4 * (inner + 3 * hidden + outer) * rows
+            total = Work(read, moved, {"f32": rows * (each * hidden + 2 * outer)})
+            total += Work(0, 0, {kind: 2 * rows * hidden * (2 * inner + outer)})
+            return total + Work(0, 0, {router_kind: 2 * load.tokens * routing.experts * inner})
+
+        shape = f"{routing.used} of {routing.experts} experts {hidden}x{inner}"
+        self._add(f"moe {shape} {parts[1].tensor.type.name}", work)
+        return self._buffer(outer)
+
+    def head_and_sample(self, x: Buffer, norm: Norm, head: Weight, scale: float, softcap: float) -> None:
         vocab, inner, stored = _outputs(head), self._widths[x], head.tensor.data.shape[1]
         kind = self.arithmetic_of(head)
 

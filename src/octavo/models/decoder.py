@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from octavo.backends.ops import AttentionOp, Buffer, Projection, Recorder
+from octavo.backends.ops import AttentionOp, Buffer, Norm, Projection, Recorder
 from octavo.models.slots import Weights
 from octavo.models.spec import DecoderSpec, LayerSpec
 
@@ -16,8 +16,8 @@ def record(spec: DecoderSpec, weights: Weights, builder: Recorder) -> None:
     for index, layer in enumerate(spec.layers):
         _record_layer(index, layer, weights, builder, x)
     head = embedding if spec.tied_head else weights.matrices["head"]
-    norm = weights.vectors["norm"]
-    builder.head_and_sample(x, norm, spec.norm_eps, head, spec.logit_scale, spec.logit_softcap)
+    norm = Norm(weights.vectors["norm"], spec.norm_eps)
+    builder.head_and_sample(x, norm, head, spec.logit_scale, spec.logit_softcap)
 
 
 def _record_layer(index: int, layer: LayerSpec, weights: Weights, builder: Recorder, x: Buffer) -> None:
@@ -27,13 +27,13 @@ def _record_layer(index: int, layer: LayerSpec, weights: Weights, builder: Recor
     def projection(name: str) -> Projection:
         return Projection(weights.matrices[prefix + name], weights.vectors.get(f"{prefix}{name}.bias"))
 
-    normed = builder.norm(x, weights.vectors[prefix + "attn_norm"], layer.norm_eps)
+    normed = builder.norm(x, Norm(weights.vectors[prefix + "attn_norm"], layer.norm_eps))
     q, k, v = builder.linear(normed, [projection("q"), projection("k"), projection("v")])
     op = _attention_op(index, layer, weights)
     builder.rope_and_store(q, k, v, op)
     builder.linear(builder.attention(q, op), [projection("o")], residual=x)
 
-    normed = builder.norm(x, weights.vectors[prefix + "ffn_norm"], layer.norm_eps)
+    normed = builder.norm(x, Norm(weights.vectors[prefix + "ffn_norm"], layer.norm_eps))
     gate, up = builder.linear(normed, [projection("gate"), projection("up")])
     builder.linear(builder.gated(gate, up, layer.ffn.activation), [projection("down")], residual=x)
 

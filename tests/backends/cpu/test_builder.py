@@ -11,7 +11,7 @@ from tests.backends.harness import TinyDecoder, random_weight, small_limits
 from octavo.backends.cpu.backend import CpuBackend
 from octavo.backends.cpu.builder import CpuBuilder
 from octavo.backends.cpu.packing import KINDS
-from octavo.backends.ops import Projection, Weight
+from octavo.backends.ops import Norm, Projection, Weight
 from octavo.formats.blocks import quantize
 from octavo.formats.tensor import TensorType
 
@@ -115,7 +115,7 @@ def test_a_norm_with_two_readers_keeps_its_rows() -> None:
     rng = np.random.default_rng(2)
     matrices = [Projection(random_weight(rng, 64, 64)) for _ in range(3)]
     x = builder.embed(random_weight(rng, 64, 64), 1.0)
-    normed = builder.norm(x, np.ones(64, np.float32), 1e-5)
+    normed = builder.norm(x, Norm(np.ones(64, np.float32), 1e-5))
     (one,) = builder.linear(normed, matrices[:1])
     (two,) = builder.linear(one, matrices[1:2])
     builder.linear(normed, matrices[2:], residual=two)
@@ -128,11 +128,25 @@ def test_a_norm_read_later_keeps_its_rows() -> None:
     rng = np.random.default_rng(3)
     matrices = [Projection(random_weight(rng, 64, 64)) for _ in range(2)]
     x = builder.embed(random_weight(rng, 64, 64), 1.0)
-    first, second = (builder.norm(x, np.ones(64, np.float32), 1e-5) for _ in range(2))
+    first, second = (builder.norm(x, Norm(np.ones(64, np.float32), 1e-5)) for _ in range(2))
     builder.linear(first, matrices[:1])
     builder.linear(second, matrices[1:])
     builder.finish()
     assert native.ops == ["embed", "rows", "rows", *("rows_prepared", "linear") * 2]
+
+
+def test_a_norm_that_is_added_is_one_op() -> None:
+    """But for one that something else reads too."""
+    native, builder = recording()
+    rng = np.random.default_rng(4)
+    x, y = (builder.embed(random_weight(rng, 64, 64), 1.0) for _ in range(2))
+    norm = Norm(np.ones(64, np.float32), 1e-5)
+    builder.add(x, builder.norm(y, norm), 0.5)
+    read_twice = builder.norm(y, norm)
+    builder.add(x, read_twice, 0.5)
+    builder.linear(read_twice, [Projection(random_weight(rng, 64, 64))], residual=x)
+    builder.finish()
+    assert native.ops == ["embed", "embed", "rows", "rows", "rows", "rows_prepared", "linear"]
 
 
 def test_a_live_buffer_is_never_handed_out_again() -> None:

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 from octavo import _native
 from octavo.backends.cpu import records
 from octavo.backends.cpu.lowering import Lowering
 from octavo.backends.cpu.packing import ActivationKinds, Packer, outputs_of
 from octavo.backends.cpu.plan import CpuPlan
-from octavo.backends.ops import AttentionOp, Buffer, Floats, PlanLimits, Projection, Weight
+from octavo.backends.ops import (
+    Activation,
+    AttentionOp,
+    Buffer,
+    ClampedSwiglu,
+    Expert,
+    Floats,
+    Ints,
+    Norm,
+    PlanLimits,
+    Projection,
+    Routing,
+    Weight,
+)
 
 
 class CpuBuilder:
@@ -32,10 +44,21 @@ class CpuBuilder:
         self._records.append(records.Embed(table, scale, out))
         return out
 
-    def norm(self, x: Buffer, weight: Floats, eps: float) -> Buffer:
-        out = self._new_buffer(self._widths[x])
-        self._records.append(records.Norm(x, weight, eps, out))
+    def add_positions(self, x: Buffer, table: Weight) -> None:
+        self._records.append(records.AddPositions(x, table))
+
+    def columns(self, sources: Sequence[Buffer], index: Ints) -> Buffer:
+        out = self._new_buffer(len(index))
+        self._records.append(records.Columns(tuple(sources), index, out))
         return out
+
+    def norm(self, x: Buffer, norm: Norm) -> Buffer:
+        out = self._new_buffer(self._widths[x])
+        self._records.append(records.Normalise(x, norm, out))
+        return out
+
+    def add(self, x: Buffer, y: Buffer, scale: float) -> None:
+        self._records.append(records.Add(x, y, scale))
 
     def linear(
         self, x: Buffer, projections: Sequence[Projection], residual: Buffer | None = None
@@ -57,13 +80,31 @@ class CpuBuilder:
         self._records.append(records.Attend(q, op, out))
         return out
 
-    def gated(self, gate: Buffer, up: Buffer, activation: Literal["silu", "gelu_tanh"]) -> Buffer:
+    def gated(self, gate: Buffer, up: Buffer, activation: Activation) -> Buffer:
         out = self._new_buffer(self._widths[gate])
         self._records.append(records.Gated(gate, up, activation, out))
         return out
 
-    def head_and_sample(self, x: Buffer, norm: Floats, eps: float, head: Weight, scale: float, softcap: float) -> None:
-        self._records.append(records.Head(x, norm, eps, head, scale, softcap))
+    def activation(self, x: Buffer, activation: Activation) -> Buffer:
+        out = self._new_buffer(self._widths[x])
+        self._records.append(records.Activate(x, activation, out))
+        return out
+
+    def moe(
+        self,
+        x: Buffer,
+        router: Projection,
+        correction: Floats | None,
+        experts: Sequence[Expert],
+        routing: Routing,
+        activation: Activation | ClampedSwiglu,
+    ) -> Buffer:
+        logits, out = self._new_buffer(routing.experts), self._new_buffer(outputs_of(experts[0].down.weight))
+        self._records.append(records.Moe(x, router, logits, correction, tuple(experts), routing, activation, out))
+        return out
+
+    def head_and_sample(self, x: Buffer, norm: Norm, head: Weight, scale: float, softcap: float) -> None:
+        self._records.append(records.Head(x, norm, head, scale, softcap))
 
     def finish(
         self, progress: Callable[[float], None] | None = None, release: Callable[[str], None] | None = None

@@ -7,9 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
-from octavo.backends.ops import AttentionOp, Buffer, Floats, Projection, Weight
+from octavo.backends.ops import (
+    Activation,
+    AttentionOp,
+    Buffer,
+    ClampedSwiglu,
+    Expert,
+    Floats,
+    Ints,
+    Norm,
+    Projection,
+    Routing,
+    Weight,
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -20,10 +31,38 @@ class Embed:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Norm:
+class AddPositions:
     x: Buffer
-    weight: Floats
-    eps: float
+    table: Weight
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Columns:
+    sources: tuple[Buffer, ...]
+    index: Ints
+    out: Buffer
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Normalise:
+    x: Buffer
+    norm: Norm
+    out: Buffer
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Add:
+    """x += y * scale."""
+
+    x: Buffer
+    y: Buffer
+    scale: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Activate:
+    x: Buffer
+    activation: Activation
     out: Buffer
 
 
@@ -31,7 +70,7 @@ class Norm:
 class Gated:
     gate: Buffer
     up: Buffer
-    activation: Literal["silu", "gelu_tanh"]
+    activation: Activation
     out: Buffer
 
 
@@ -43,6 +82,20 @@ class Linear:
     projections: tuple[Projection, ...]
     outs: tuple[Buffer, ...]
     accumulate: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Moe:
+    """A mixture of experts; `logits` is where the router's go."""
+
+    x: Buffer
+    router: Projection
+    logits: Buffer
+    correction: Floats | None
+    experts: tuple[Expert, ...]
+    routing: Routing
+    activation: Activation | ClampedSwiglu
+    out: Buffer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,21 +116,26 @@ class Attend:
 @dataclass(frozen=True, slots=True, eq=False)
 class Head:
     x: Buffer
-    norm: Floats
-    eps: float
+    norm: Norm
     weight: Weight
     scale: float
     softcap: float
 
 
-Record = Embed | Norm | Gated | Linear | RopeAndStore | Attend | Head
+Record = (
+    Embed | AddPositions | Columns | Normalise | Add | Activate | Gated | Linear | Moe | RopeAndStore | Attend | Head
+)
 
 
 def reads(record: Record) -> Iterator[Buffer]:
     """The buffers whose values a record needs."""
     match record:
-        case Norm(x=x) | Head(x=x):
+        case Normalise(x=x) | Activate(x=x) | AddPositions(x=x) | Moe(x=x) | Head(x=x):
             yield x
+        case Columns(sources=sources):
+            yield from sources
+        case Add(x=x, y=y):
+            yield from (x, y)
         case Gated(gate=gate, up=up):
             yield from (gate, up)
         case Linear(x=x, outs=outs, accumulate=accumulate):
@@ -109,8 +167,11 @@ def weights(records: list[Record]) -> list[Weight]:
     found = []
     for record in records:
         match record:
-            case Embed(table=weight) | Head(weight=weight):
+            case Embed(table=weight) | AddPositions(table=weight) | Head(weight=weight):
                 found.append(weight)
             case Linear(projections=projections):
                 found += [projection.weight for projection in projections]
+            case Moe(router=router, experts=experts):
+                found.append(router.weight)
+                found += [part.weight for expert in experts for part in (expert.gate, expert.up, expert.down)]
     return found

@@ -6,14 +6,26 @@ tiles of a constant height), so results do not depend on the batch around a row.
 
 from __future__ import annotations
 
-from typing import Literal
+import math
 
 import numpy as np
+import numpy.typing as npt
 
-from octavo.backends.ops import AttentionOp, Floats, Ints
+from octavo.backends.ops import Activation, AttentionOp, Floats, Ints, Norm
 
 #: Rows of one BLAS call; the last tile is filled up with zeros. BLAS chooses its kernel by shape.
 ROW_TILE = 16
+
+
+def norm(x: Floats, op: Norm) -> Floats:
+    """Each of `op.groups` equal parts of the last axis by itself."""
+    shape = (op.groups, x.shape[-1] // op.groups)
+    parts, weight = x.reshape(*x.shape[:-1], *shape), op.weight.reshape(shape)
+    if op.kind == "rms":
+        return rms_norm(parts, weight, op.eps).reshape(x.shape)
+    centred = parts - np.mean(parts, axis=-1, keepdims=True, dtype=np.float32)
+    normed = rms_norm(centred, weight, op.eps).reshape(x.shape)
+    return normed if op.bias is None else normed + op.bias
 
 
 def rms_norm(x: Floats, weight: Floats, eps: float) -> Floats:
@@ -72,15 +84,29 @@ def attend(q: Floats, k: Floats, v: Floats, op: AttentionOp) -> Floats:
     return out
 
 
-def gated(gate: Floats, up: Floats, activation: Literal["silu", "gelu_tanh"]) -> Floats:
-    """activation(gate) * up; gelu in its tanh form (Hendrycks and Gimpel, 2016)."""
+def activate(x: Floats, activation: Activation) -> Floats:
+    """x * sigmoid(x), or gelu in its tanh form (Hendrycks and Gimpel, 2016) or with the error function."""
+    active: Floats
     if activation == "silu":
         with np.errstate(over="ignore"):  # exp(-x) = inf gives the right 0
-            active = gate / (1 + np.exp(-gate))
+            active = x / (1 + np.exp(-x))
+    elif activation == "gelu_tanh":
+        inner = np.float32(np.sqrt(2 / np.pi)) * (x + np.float32(0.044715) * x**3)
+        active = np.float32(0.5) * x * (1 + np.tanh(inner))
     else:
-        inner = np.float32(np.sqrt(2 / np.pi)) * (gate + np.float32(0.044715) * gate**3)
-        active = np.float32(0.5) * gate * (1 + np.tanh(inner))
-    product: Floats = active * up
+        active = (0.5 * x * (1 + _erf(x / np.sqrt(2.0)))).astype(np.float32)
+    return active
+
+
+def _erf(x: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
+    """The error function in float64, through the C library: numpy has none."""
+    values: npt.NDArray[np.float64] = np.vectorize(math.erf, otypes=[np.float64])(x)
+    return values
+
+
+def gated(gate: Floats, up: Floats, activation: Activation) -> Floats:
+    """activation(gate) * up."""
+    product: Floats = activate(gate, activation) * up
     return product
 
 

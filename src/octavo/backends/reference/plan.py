@@ -4,25 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from octavo.backends.ops import (
+    Activation,
     AttentionOp,
     Batch,
     Buffer,
+    ClampedSwiglu,
+    Expert,
     Floats,
     Ints,
     KvSpec,
+    Norm,
     OpTime,
     PlanLimits,
     Projection,
+    Routing,
     Sampled,
     SlotParams,
     UnsupportedError,
     Weight,
 )
+from octavo.backends.reference import experts as experts_of
 from octavo.backends.reference import functions
 from octavo.backends.reference.kv import KvMemory
 from octavo.backends.reference.sampling import SamplerSlot, log_softmax, top
@@ -77,13 +82,37 @@ class ReferenceBuilder:
 
         return self._record(op, out)
 
-    def norm(self, x: Buffer, weight: Floats, eps: float) -> Buffer:
+    def add_positions(self, x: Buffer, table: Weight) -> None:
+        matrix = self._matrix(table)
+
+        def op(state: _State) -> None:
+            state.buffers[x] = state.buffers[x] + matrix[state.batch.positions[0, : state.batch.num_tokens]]
+
+        self._ops.append(op)
+
+    def columns(self, sources: Sequence[Buffer], index: Ints) -> Buffer:
+        out, given = self._new_buffer(), tuple(sources)
+
+        def op(state: _State) -> None:
+            rows = [state.buffers[source] for source in given]
+            beside = np.concatenate([*rows, np.zeros((len(rows[0]), 1), np.float32)], axis=1)  # -1 is the last
+            state.buffers[out] = beside[:, index]
+
+        return self._record(op, out)
+
+    def norm(self, x: Buffer, norm: Norm) -> Buffer:
         out = self._new_buffer()
 
         def op(state: _State) -> None:
-            state.buffers[out] = functions.rms_norm(state.buffers[x], weight, eps)
+            state.buffers[out] = functions.norm(state.buffers[x], norm)
 
         return self._record(op, out)
+
+    def add(self, x: Buffer, y: Buffer, scale: float) -> None:
+        def op(state: _State) -> None:
+            state.buffers[x] = state.buffers[x] + state.buffers[y] * np.float32(scale)
+
+        self._ops.append(op)
 
     def linear(
         self, x: Buffer, projections: Sequence[Projection], residual: Buffer | None = None
@@ -146,7 +175,7 @@ class ReferenceBuilder:
 
         return self._record(attend, out)
 
-    def gated(self, gate: Buffer, up: Buffer, activation: Literal["silu", "gelu_tanh"]) -> Buffer:
+    def gated(self, gate: Buffer, up: Buffer, activation: Activation) -> Buffer:
         out = self._new_buffer()
 
         def op(state: _State) -> None:
@@ -154,12 +183,50 @@ class ReferenceBuilder:
 
         return self._record(op, out)
 
-    def head_and_sample(self, x: Buffer, norm: Floats, eps: float, head: Weight, scale: float, softcap: float) -> None:
+    def activation(self, x: Buffer, activation: Activation) -> Buffer:
+        out = self._new_buffer()
+
+        def op(state: _State) -> None:
+            state.buffers[out] = functions.activate(state.buffers[x], activation)
+
+        return self._record(op, out)
+
+    def moe(
+        self,
+        x: Buffer,
+        router: Projection,
+        correction: Floats | None,
+        experts: Sequence[Expert],
+        routing: Routing,
+        activation: Activation | ClampedSwiglu,
+    ) -> Buffer:
+        out, routes = self._new_buffer(), self._matrix(router.weight)
+        bound = [[(self._matrix(p.weight), p.bias) for p in (one.gate, one.up, one.down)] for one in experts]
+
+        def op(state: _State) -> None:
+            rows = state.buffers[x]
+            chosen, weights = experts_of.route(functions.linear(rows, routes, router.bias), correction, routing)
+            result = np.zeros((len(rows), len(bound[0][2][0])), np.float32)
+            for index, (gate, up, down) in enumerate(bound):
+                at, place = np.nonzero(chosen == index)
+                if len(at) == 0:
+                    continue
+                one, two = functions.linear(rows[at], *gate), functions.linear(rows[at], *up)
+                if isinstance(activation, ClampedSwiglu):
+                    active = experts_of.clamped_swiglu(one, two, activation)
+                else:
+                    active = functions.gated(one, two, activation)
+                result[at] += functions.linear(active, *down) * weights[at, place][:, None]
+            state.buffers[out] = result
+
+        return self._record(op, out)
+
+    def head_and_sample(self, x: Buffer, norm: Norm, head: Weight, scale: float, softcap: float) -> None:
         matrix = self._matrix(head)
 
         def op(state: _State) -> None:
             rows = state.batch.output_rows[: state.batch.num_outputs]
-            hidden = functions.rms_norm(state.buffers[x][rows], norm, eps)
+            hidden = functions.norm(state.buffers[x][rows], norm)
             logits = functions.softcapped(functions.linear(hidden, matrix, None), scale, softcap)
             state.sampled = self._sample(state.batch, logits)
 
