@@ -20,7 +20,7 @@ from octavo.formats.blocks import dequantize, f32_to_bf16, quantize
 from octavo.formats.gguf import GgufFile
 from octavo.formats.gguf_write import write_gguf
 from octavo.formats.tensor import TensorType
-from octavo.models.architectures.llama import hf_name
+from octavo.models.names import HF
 from peers.environment import peers_folder
 from peers.hf_files import config_of, write_safetensors, write_tokenizer
 
@@ -142,7 +142,7 @@ def _stored(
         part = name.split(".")[-2]
         if part in heads:
             values = halves_first(values, int(str(heads[part])))
-        yield from store(hf_name(slot), values)
+        yield from store(str(HF.entry(slot)), values)
 
 
 def slot_of(name: str) -> str | None:

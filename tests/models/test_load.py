@@ -9,13 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.oracle.families import FAMILIES, write_family
 from tests.oracle.tiny import MODELS, TinyModel, weights, write_folder, write_gguf_file, write_safetensors
 
 from octavo.formats.model_files import ModelFiles
 from octavo.models.defaults import SamplingDefaults
 from octavo.models.fields import MetadataError
 from octavo.models.load import LoadedModel, load_model
-from octavo.models.slots import WeightsError, half_order, slot_shapes
+from octavo.models.rotary_rows import half_order
+from octavo.models.slots import WeightsError, slot_shapes
 
 TIED = MODELS["tied"]
 
@@ -70,7 +72,10 @@ def test_harmless_tensors_are_passed_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"architectures": ["GPT2LMHeadModel"]}, "'GPT2LMHeadModel' is not supported; supported are LlamaForCausalLM"),
+        (
+            {"architectures": ["MambaForCausalLM"]},
+            "'MambaForCausalLM' is not supported; supported are LlamaForCausalLM",
+        ),
         ({"architectures": None}, "architecture None is not supported"),
         ({"hidden_size": 0}, "hidden_size is 0; it must be an integer from 1"),
         ({"hidden_size": 1 << 60}, "hidden_size is 1152921504606846976"),
@@ -80,9 +85,9 @@ def test_harmless_tensors_are_passed_over(tmp_path: Path) -> None:
         ({"hidden_act": "relu"}, "hidden_act is 'relu'"),
         ({"rms_norm_eps": float("inf")}, "rms_norm_eps is inf"),
         ({"quantization_config": {"bits": 4}}, "quantization_config is set"),
-        ({"rope_scaling": {"rope_type": "yarn"}}, "rope_type is 'yarn'"),
+        ({"rope_scaling": {"rope_type": "ntk"}}, "rope_type is 'ntk'; supported are"),
         ({"vocab_size": -1}, "vocab_size is -1"),
-        ({"use_sliding_window": True}, "use_sliding_window is true"),
+        ({"architectures": ["MixtralForCausalLM"]}, "num_local_experts is missing"),
     ],
 )
 def test_bad_configs_are_one_sentence(tmp_path: Path, change: dict[str, Any], problem: str) -> None:
@@ -98,9 +103,19 @@ def test_gguf_of_another_architecture_is_named(tmp_path: Path) -> None:
         load_model(ModelFiles("gguf", path, "m"))
 
 
-def test_gguf_experts_are_refused(tmp_path: Path) -> None:
-    path = write_gguf_file(TIED, tmp_path / "m.gguf", extra={"llama.expert_count": 8})
-    with pytest.raises(MetadataError, match="mixtures of experts are not supported"):
+@pytest.mark.parametrize("key", ["context_length", "attention.layer_norm_rms_epsilon", "feed_forward_length"])
+def test_gguf_must_say_what_has_no_default(tmp_path: Path, key: str) -> None:
+    path = write_gguf_file(TIED, tmp_path / "m.gguf", extra={f"llama.{key}": "nothing"})
+    with pytest.raises(MetadataError, match=rf"m\.gguf: GGUF metadata: llama\.{key} is 'nothing'; it must be"):
+        load_model(ModelFiles("gguf", path, "m"))
+
+
+def test_experts_that_the_file_lacks_are_named(tmp_path: Path) -> None:
+    extra = {"llama.expert_count": 8, "llama.expert_used_count": 2}
+    path = write_gguf_file(TIED, tmp_path / "m.gguf", extra=extra)
+    with pytest.raises(
+        WeightsError, match=r"lacks tensors blk\.0\.ffn_gate_inp\.weight, blk\.0\.ffn_gate_exps\.weight"
+    ):
         load_model(ModelFiles("gguf", path, "m"))
 
 
@@ -159,9 +174,20 @@ def test_identity_tells_weights_apart(tmp_path: Path) -> None:
     assert load_folder(changed).identity != first
 
 
+def test_identity_says_which_frequencies_a_context_gets(tmp_path: Path) -> None:
+    """longrope: an engine for short sequences and one for long ones give other logits, and may share no cache."""
+    family = FAMILIES["phi3-long"]
+    loaded = load_folder(write_family(family, tmp_path / "a"))
+    short, long = loaded.for_context(64), loaded.for_context(65)
+    assert short.identity != long.identity
+    assert long.identity == loaded.for_context(256).identity
+    plain = load_folder(write_folder(TIED, tmp_path / "b"))
+    assert plain.for_context(64) is plain
+
+
 def test_half_order_undoes_the_converter() -> None:
-    rows = half_order(heads=2, head_dim=4)
-    assert rows.tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
+    assert half_order(heads=2, head_dim=4, rotary_dim=4).tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
+    assert half_order(heads=1, head_dim=6, rotary_dim=4).tolist() == [0, 2, 1, 3, 4, 5]
 
 
 def test_slots_cover_a_spec_with_everything(tmp_path: Path) -> None:

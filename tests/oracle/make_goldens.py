@@ -24,8 +24,8 @@ from octavo.bench.dataset import whole_records
 from octavo.formats.blocks import dequantize
 from octavo.formats.gguf import GgufFile
 from octavo.formats.resolve import resolve, resolve_dataset
-from octavo.models.architectures.llama import hf_name
 from octavo.models.load import load_model
+from octavo.models.names import HF
 from octavo.text.chat import load_chat_template
 from octavo.text.tokenizer import Tokenizer
 
@@ -101,16 +101,16 @@ def build_default() -> torch.nn.Module:
         num_attention_heads=layer.mixer.heads,
         num_key_value_heads=layer.mixer.kv_heads,
         max_position_embeddings=loaded.spec.context,
-        rms_norm_eps=layer.norm_eps,
+        rms_norm_eps=layer.norm.eps,
         rope_theta=metadata.number("llama.rope.freq_base"),
         tie_word_embeddings=loaded.spec.tied_head,
         attn_implementation="eager",
     )
     network = transformers.LlamaForCausalLM(config).float().eval()
-    state = {hf_name(slot): torch.from_numpy(vector) for slot, vector in loaded.weights.vectors.items()}
+    state = {str(HF.entry(slot)): torch.from_numpy(vector) for slot, vector in loaded.weights.vectors.items()}
     for slot, weight in loaded.weights.matrices.items():
         matrix = dequantize(weight.tensor)
-        state[hf_name(slot)] = torch.from_numpy(matrix if weight.row_index is None else matrix[weight.row_index])
+        state[str(HF.entry(slot))] = torch.from_numpy(matrix if weight.row_index is None else matrix[weight.row_index])
     missing, unexpected = network.load_state_dict(state, strict=False)
     assert (missing, unexpected) == (["lm_head.weight"], []), (missing, unexpected)
     network.tie_weights()

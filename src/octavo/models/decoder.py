@@ -4,54 +4,174 @@ from __future__ import annotations
 
 import numpy as np
 
-from octavo.backends.ops import AttentionOp, Buffer, Norm, Projection, Recorder
+from octavo.backends.ops import AttentionOp, Buffer, Expert, Norm, Projection, Recorder
 from octavo.models.slots import Weights
-from octavo.models.spec import DecoderSpec, LayerSpec
+from octavo.models.spec import MLP, Attention, DecoderSpec, LatentAttention, LayerSpec, MoE, NormSpec, QkNorm
 
 
 def record(spec: DecoderSpec, weights: Weights, builder: Recorder) -> None:
     """Record one forward pass of `spec` on `builder`; afterwards `builder.finish()` gives the plan."""
     embedding = weights.matrices["embed"]
     x = builder.embed(embedding, spec.embedding_scale)
+    if spec.learned_positions:
+        builder.add_positions(x, weights.matrices["positions"])
     for index, layer in enumerate(spec.layers):
-        _record_layer(index, layer, weights, builder, x)
+        _Layer(index, layer, weights, builder).record(x)
     head = embedding if spec.tied_head else weights.matrices["head"]
-    norm = Norm(weights.vectors["norm"], spec.norm_eps)
-    builder.head_and_sample(x, norm, head, spec.logit_scale, spec.logit_softcap)
+    builder.head_and_sample(x, _norm(spec.norm, weights, "norm"), head, spec.logit_scale, spec.logit_softcap)
 
 
-def _record_layer(index: int, layer: LayerSpec, weights: Weights, builder: Recorder, x: Buffer) -> None:
-    """Pre-norm attention and feed-forward, each added to `x` in place."""
-    prefix = f"layers.{index}."
-
-    def projection(name: str) -> Projection:
-        return Projection(weights.matrices[prefix + name], weights.vectors.get(f"{prefix}{name}.bias"))
-
-    normed = builder.norm(x, Norm(weights.vectors[prefix + "attn_norm"], layer.norm_eps))
-    q, k, v = builder.linear(normed, [projection("q"), projection("k"), projection("v")])
-    op = _attention_op(index, layer, weights)
-    builder.rope_and_store(q, k, v, op)
-    builder.linear(builder.attention(q, op), [projection("o")], residual=x)
-
-    normed = builder.norm(x, Norm(weights.vectors[prefix + "ffn_norm"], layer.norm_eps))
-    gate, up = builder.linear(normed, [projection("gate"), projection("up")])
-    builder.linear(builder.gated(gate, up, layer.ffn.activation), [projection("down")], residual=x)
+def _norm(norm: NormSpec, weights: Weights, slot: str, groups: int = 1) -> Norm:
+    return Norm(weights.vectors[slot], norm.eps, norm.kind, weights.vectors.get(f"{slot}.bias"), groups)
 
 
-def _attention_op(index: int, layer: LayerSpec, weights: Weights) -> AttentionOp:
-    attention = layer.mixer
-    return AttentionOp(
-        layer=index,
-        heads=attention.heads,
-        kv_heads=attention.kv_heads,
-        head_dim=attention.head_dim,
-        scale=attention.scale,
-        inv_freq=attention.rope.inv_freq if attention.rope else np.empty(0, np.float32),
-        amplitude=attention.rope.amplitude if attention.rope else 1.0,
-        q_norm=weights.vectors.get(f"layers.{index}.q_norm"),
-        k_norm=weights.vectors.get(f"layers.{index}.k_norm"),
-        norm_eps=layer.norm_eps,
-        window=attention.window,
-        softcap=attention.softcap,
-        sinks=weights.vectors.get(f"layers.{index}.sinks"),
-    )
+def _normed_with_rope(qk_norm: QkNorm) -> bool:
+    """Whether this norm of q and k is the one that rope_and_store does on the way."""
+    return qk_norm.over == "head" and qk_norm.norm.kind == "rms"
+
+
+class _Layer:
+    """Attention and feed-forward, each added to x in place."""
+
+    def __init__(self, index: int, layer: LayerSpec, weights: Weights, builder: Recorder) -> None:
+        self._index = index
+        self._layer = layer
+        self._weights = weights
+        self._builder = builder
+        self._prefix = f"layers.{index}."
+
+    def record(self, x: Buffer) -> None:
+        layer = self._layer
+        normed = self._normed(x, "attn_norm") if layer.pre_norm else x
+        attended = self._attend(normed)
+        if layer.parallel:  # what the feed-forward reads is taken before attention is added
+            if not layer.shared_norm:
+                normed = self._normed(x, "ffn_norm")
+            assert isinstance(layer.ffn, MLP), "parallel layers have plain feed-forwards"
+            activated = self._activate(normed, layer.ffn)
+            self._add_projected(x, attended, "o", "attn_post_norm")
+            self._add_projected(x, activated, "down", "ffn_post_norm")
+            return
+        self._add_projected(x, attended, "o", "attn_post_norm")
+        normed = self._normed(x, "ffn_norm") if layer.pre_norm else x
+        if isinstance(layer.ffn, MoE):
+            self._add(x, self._mixture(normed, layer.ffn), "ffn_post_norm")
+        else:
+            self._add_projected(x, self._activate(normed, layer.ffn), "down", "ffn_post_norm")
+
+    def _attend(self, x: Buffer) -> Buffer:
+        mixer = self._layer.mixer
+        return self._attend_latent(x, mixer) if isinstance(mixer, LatentAttention) else self._attend_heads(x, mixer)
+
+    def _attend_latent(self, x: Buffer, mixer: LatentAttention) -> Buffer:
+        """K and V of every head are made of one vector a token; V is filled up to the width of K with zeros."""
+        builder, heads, rotary = self._builder, mixer.heads, mixer.rope.rotary_dim
+        inner = x
+        if mixer.q_rank:
+            (inner,) = builder.linear(x, [self._projection("q_a")])
+            inner = self._latent_norm(inner, "q_a_norm", mixer)
+        (q,) = builder.linear(inner, [self._projection("q")])
+        latent, k_rope = builder.linear(x, [self._projection("kv_a"), self._projection("k_rope")])
+        latent = self._latent_norm(latent, "kv_a_norm", mixer)
+        k_nope, v = builder.linear(latent, [self._projection("k_b"), self._projection("v_b")])
+
+        own = rotary + np.arange(heads * mixer.nope_dim, dtype=np.int32).reshape(heads, -1)
+        shared = np.tile(np.arange(rotary, dtype=np.int32), (heads, 1))
+        k = builder.columns([k_rope, k_nope], np.concatenate([shared, own], axis=1).reshape(-1))
+        values = np.full((heads, mixer.head_dim), -1, np.int32)
+        values[:, : mixer.v_dim] = np.arange(heads * mixer.v_dim, dtype=np.int32).reshape(heads, -1)
+        v = builder.columns([v], values.reshape(-1))
+        op = AttentionOp(
+            self._index, heads, heads, mixer.head_dim, mixer.scale, mixer.rope.inv_freq, mixer.rope.amplitude
+        )
+        builder.rope_and_store(q, k, v, op)
+        attended = builder.attention(q, op)
+        if mixer.v_dim == mixer.head_dim:
+            return attended
+        kept = np.arange(heads * mixer.head_dim, dtype=np.int32).reshape(heads, -1)[:, : mixer.v_dim]
+        return builder.columns([attended], kept.reshape(-1))
+
+    def _latent_norm(self, x: Buffer, slot: str, mixer: LatentAttention) -> Buffer:
+        return self._builder.norm(x, _norm(mixer.norm, self._weights, self._prefix + slot))
+
+    def _attend_heads(self, x: Buffer, mixer: Attention) -> Buffer:
+        builder = self._builder
+        q, k, v = builder.linear(x, [self._projection(name) for name in ("q", "k", "v")])
+        qk_norm = mixer.qk_norm
+        if qk_norm is not None and not _normed_with_rope(qk_norm):
+            own = qk_norm.over != "all"
+            q = builder.norm(q, self._head_norm("q_norm", qk_norm, mixer.heads if own else 1))
+            k = builder.norm(k, self._head_norm("k_norm", qk_norm, mixer.kv_heads if own else 1))
+        op = self._attention_op(mixer)
+        builder.rope_and_store(q, k, v, op)
+        return builder.attention(q, op)
+
+    def _activate(self, x: Buffer, ffn: MLP, prefix: str = "") -> Buffer:
+        """What the last matrix of a feed-forward reads."""
+        builder = self._builder
+        if not ffn.gated:
+            (up,) = builder.linear(x, [self._projection(f"{prefix}up")])
+            return builder.activation(up, ffn.activation)
+        gate, up = builder.linear(x, [self._projection(f"{prefix}gate"), self._projection(f"{prefix}up")])
+        return builder.gated(gate, up, ffn.activation)
+
+    def _mixture(self, x: Buffer, ffn: MoE) -> Buffer:
+        """The sum of the experts that each token uses, and of the shared one."""
+        builder = self._builder
+        experts = [
+            Expert(*(self._projection(f"experts.{index}.{name}") for name in ("gate", "up", "down")))
+            for index in range(ffn.routing.experts)
+        ]
+        correction = self._weights.vectors.get(f"{self._prefix}correction")
+        mixed = builder.moe(x, self._projection("router"), correction, experts, ffn.routing, ffn.activation)
+        if ffn.shared is not None:
+            activated = self._activate(x, ffn.shared, "shared.")
+            builder.linear(activated, [self._projection("shared.down")], residual=mixed)
+        return mixed
+
+    def _add_projected(self, x: Buffer, values: Buffer, projection: str, post_norm: str) -> None:
+        """x += residual_scale * norm(projection of values)."""
+        if not self._layer.post_norm and self._layer.residual_scale == 1.0:
+            self._builder.linear(values, [self._projection(projection)], residual=x)
+        else:
+            (projected,) = self._builder.linear(values, [self._projection(projection)])
+            self._add(x, projected, post_norm)
+
+    def _add(self, x: Buffer, values: Buffer, post_norm: str) -> None:
+        """x += residual_scale * norm(values)."""
+        if self._layer.post_norm:
+            values = self._normed(values, post_norm)
+        self._builder.add(x, values, self._layer.residual_scale)
+
+    def _normed(self, x: Buffer, slot: str) -> Buffer:
+        return self._builder.norm(x, _norm(self._layer.norm, self._weights, self._prefix + slot))
+
+    def _projection(self, name: str) -> Projection:
+        slot = self._prefix + name
+        return Projection(self._weights.matrices[slot], self._weights.vectors.get(f"{slot}.bias"))
+
+    def _head_norm(self, slot: str, qk_norm: QkNorm, groups: int) -> Norm:
+        norm = _norm(qk_norm.norm, self._weights, self._prefix + slot, groups)
+        if qk_norm.over != "head":
+            return norm
+        bias = None if norm.bias is None else np.tile(norm.bias, groups)
+        return Norm(np.tile(norm.weight, groups), norm.eps, norm.kind, bias, groups)
+
+    def _attention_op(self, attention: Attention) -> AttentionOp:
+        vectors, rope, qk_norm = self._weights.vectors, attention.rope, attention.qk_norm
+        fused = qk_norm is not None and _normed_with_rope(qk_norm)
+        return AttentionOp(
+            layer=self._index,
+            heads=attention.heads,
+            kv_heads=attention.kv_heads,
+            head_dim=attention.head_dim,
+            scale=attention.scale,
+            inv_freq=rope.inv_freq if rope else np.empty(0, np.float32),
+            amplitude=rope.amplitude if rope else 1.0,
+            q_norm=vectors[f"{self._prefix}q_norm"] if fused else None,
+            k_norm=vectors[f"{self._prefix}k_norm"] if fused else None,
+            norm_eps=qk_norm.norm.eps if qk_norm else 0.0,
+            window=attention.window,
+            softcap=attention.softcap,
+            sinks=vectors.get(f"{self._prefix}sinks"),
+        )

@@ -48,6 +48,22 @@ class Fields:
             raise self.error(name, f"is {value}; it must be finite")
         return float(value)
 
+    def numbers(self, name: str, count: int, low: float, high: float) -> list[float]:
+        """A list of `count` numbers in [low, high]."""
+        value = self.values.get(name)
+        if not isinstance(value, list) or len(value) != count:
+            raise self.error(name, f"is {_shown(value)}; it must be a list of {count} numbers")
+        return [Fields({name: item}, self.where).number(name, low, high) for item in value]
+
+    def texts(self, name: str) -> list[str]:
+        """A list of strings; empty if absent."""
+        value = self.values.get(name)
+        if value is None:
+            return []
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise self.error(name, f"is {_shown(value)}; it must be a list of strings")
+        return value
+
     def flag(self, name: str, default: bool) -> bool:
         """A boolean; `default` if absent."""
         value = self.values.get(name)

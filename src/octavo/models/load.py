@@ -6,18 +6,20 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from octavo.backends.ops import Weight
 from octavo.formats.gguf import GgufFile
 from octavo.formats.model_files import ModelFiles, open_weights
 from octavo.formats.safetensors import MAX_INDEX_BYTES, SafetensorsFolder, read_json
-from octavo.models.architectures import llama
+from octavo.models.architecture import Architecture
+from octavo.models.architectures import ARCHITECTURES
 from octavo.models.defaults import SamplingDefaults, defaults_from_config, end_ids_from_folder, end_ids_from_gguf
-from octavo.models.fields import MetadataError
+from octavo.models.description import Description
+from octavo.models.fields import Fields, MetadataError
+from octavo.models.fill import fill
 from octavo.models.model_cards import defaults_from_gguf
-from octavo.models.slots import Weights, fill, unpermute_rotary
+from octavo.models.slots import Weights, WeightsError
 from octavo.models.spec import DecoderSpec
 
-#: Names in config.json's `architectures` that architectures/llama.py maps.
-_LLAMA_FAMILY = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM")
 _SAMPLE_BYTES = 4096
 
 
@@ -38,28 +40,50 @@ class LoadedModel:
     identity: str
     release: Callable[[str], None]
 
+    def for_context(self, tokens: int) -> LoadedModel:
+        """The model for sequences of at most `tokens`, which some rotary scalings depend on (and so the identity)."""
+        spec = self.spec.for_context(tokens)
+        if spec is self.spec:
+            return self
+        ropes = {id(layer.mixer.rope): layer.mixer.rope for layer in spec.layers}
+        digest = hashlib.blake2b(self.identity.encode(), digest_size=16)
+        for rope in ropes.values():
+            digest.update(b"" if rope is None else rope.inv_freq.tobytes())
+        return replace(self, spec=spec, identity=digest.hexdigest())
+
 
 def load_model(files: ModelFiles) -> LoadedModel:
     """Map, check and name a model's weights; none is copied. Raises ModelFileError, MetadataError or WeightsError."""
     if files.kind == "safetensors":
         check_architecture(files)
     file = open_weights(files)
-    return _from_gguf(file) if isinstance(file, GgufFile) else _from_folder(file)
+    try:
+        return _from_gguf(file) if isinstance(file, GgufFile) else _from_folder(file)
+    except (MetadataError, WeightsError) as error:
+        raise type(error)(f"{files.path}: {error}") from None
 
 
 def _from_gguf(file: GgufFile) -> LoadedModel:
-    architecture = file.metadata.string("general.architecture")
-    if architecture != "llama":
-        raise MetadataError(f"{file.path}: the architecture {architecture!r} is not supported; supported is llama")
-    spec = llama.spec_from_gguf(file.metadata, file)
-    weights = fill(spec, file, llama.gguf_name, llama.gguf_ignored)
-    unpermute_rotary(spec, weights)
+    name = file.metadata.string("general.architecture")
+    architecture = next((known for known in ARCHITECTURES if name in known.gguf), None)
+    if architecture is None:
+        supported = ", ".join(name for known in ARCHITECTURES for name in known.gguf)
+        raise MetadataError(f"the architecture {name!r} is not supported; supported are {supported}")
+    model = Description(name, Fields(file.metadata, "GGUF metadata"), file, in_gguf=True)
+    spec = architecture.spec(model)
+    weights = fill(spec, file, architecture.names(model))
     return _loaded(spec, weights, end_ids_from_gguf(file.metadata), defaults_from_gguf(file.metadata), file.release)
 
 
 def _from_folder(folder: SafetensorsFolder) -> LoadedModel:
-    spec = spec_from_config(folder.config)
-    weights = fill(spec, folder, llama.hf_name, llama.hf_ignored)
+    name, architecture = _named_in(folder.config)
+    model = Description(name, Fields(folder.config, "config.json"), folder, in_gguf=False)
+    if model.has("quantization_config"):
+        raise model.fields.error(
+            "quantization_config", "is set; quantised safetensors are not supported, use a GGUF file"
+        )
+    spec = architecture.spec(model)
+    weights = fill(spec, folder, architecture.names(model))
     end_ids = end_ids_from_folder(folder.path, folder.config)
     return _loaded(spec, weights, end_ids, defaults_from_config(folder.path), folder.release)
 
@@ -69,22 +93,18 @@ def check_architecture(files: ModelFiles) -> None:
 
     For a model that can't be served anyway that is the news, and not which of its files is missing or strange.
     """
-    _architecture_of(read_json(files.path / "config.json", MAX_INDEX_BYTES))
+    _named_in(read_json(files.path / "config.json", MAX_INDEX_BYTES))
 
 
-def spec_from_config(config: Mapping[str, object]) -> DecoderSpec:
-    """The spec of any supported config.json. Raises MetadataError."""
-    return llama.spec_from_config(config, _architecture_of(config))
-
-
-def _architecture_of(config: Mapping[str, object]) -> str:
+def _named_in(config: Mapping[str, object]) -> tuple[str, Architecture]:
+    """The architecture that config.json names."""
     names = config.get("architectures")
-    architecture = names[0] if isinstance(names, list) and names else None
-    if architecture not in _LLAMA_FAMILY:
-        raise MetadataError(
-            f"config.json: the architecture {architecture!r} is not supported; supported are {', '.join(_LLAMA_FAMILY)}"
-        )
-    return str(architecture)
+    name = names[0] if isinstance(names, list) and names else None
+    architecture = next((known for known in ARCHITECTURES if name in known.config), None)
+    if architecture is None or not isinstance(name, str):
+        supported = ", ".join(name for known in ARCHITECTURES for name in known.config)
+        raise MetadataError(f"config.json: the architecture {name!r} is not supported; supported are {supported}")
+    return name, architecture
 
 
 def _loaded(
@@ -95,8 +115,15 @@ def _loaded(
     release: Callable[[str], None],
 ) -> LoadedModel:
     in_vocabulary = tuple(token for token in eos_ids if 0 <= token < spec.vocab)
-    weights_bytes = sum(weight.tensor.data.nbytes for weight in weights.matrices.values())
+    weights_bytes = sum(_stored_bytes(weight) for weight in weights.matrices.values())
     return LoadedModel(spec, weights, in_vocabulary, defaults, weights_bytes, _identity(spec, weights), release)
+
+
+def _stored_bytes(weight: Weight) -> int:
+    """Of the rows that are the matrix's own: heads of several may lie in one tensor."""
+    rows = len(weight.tensor.data) if weight.row_index is None else len(weight.row_index)
+    row_bytes: int = weight.tensor.data.shape[1]
+    return rows * row_bytes
 
 
 def _identity(spec: DecoderSpec, weights: Weights) -> str:

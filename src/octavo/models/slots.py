@@ -1,22 +1,23 @@
-"""The weights a DecoderSpec needs, by name and shape, and filling them from a file's tensors.
+"""The weights a DecoderSpec needs, by name and shape.
 
-Slot names: `embed`, `norm`, `head` (absent when tied) and, for layer i, `layers.{i}.` + `attn_norm`, `q`, `k`, `v`,
-`o`, `ffn_norm`, `gate`, `up`, `down`, and `q_norm`, `k_norm`, `sinks`; a bias is its matrix's name + `.bias`.
+Slot names: `embed`, `norm`, `head` (absent when tied), `positions` (learned ones) and, for layer i, `layers.{i}.` +
+`attn_norm`, `q`, `k`, `v`, `o`, `ffn_norm`, `gate`, `up`, `down`, and `q_norm`, `k_norm`, `attn_post_norm`,
+`ffn_post_norm`, `sinks`; a mixture of experts has `router`, `correction`, `experts.{e}.gate`, `.up`, `.down` and
+`shared.gate`, `.up`, `.down` instead of one feed-forward; latent attention `q_a`, `q_a_norm`, `q`, `kv_a`, `k_rope`,
+`kv_a_norm`, `k_b`, `v_b` instead of q, k and v. A bias is the name of what it belongs to + `.bias`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
-
-from octavo.backends.ops import Floats, Ints, Weight
-from octavo.formats.blocks import dequantize
+from octavo.backends.ops import Floats, Weight
 from octavo.formats.tensor import Tensor
-from octavo.models.spec import DecoderSpec
+from octavo.models.spec import MLP, Attention, DecoderSpec, LatentAttention, LayerSpec, MoE, NormSpec
+
+Slot = tuple[str, tuple[int, ...]]
 
 
 class WeightsError(ValueError):
@@ -44,96 +45,88 @@ class Weights:
 
 def slot_shapes(spec: DecoderSpec) -> dict[str, tuple[int, ...]]:
     """Every slot of `spec` with its shape: (out, in) of a matrix, (n,) of a vector."""
-    shapes: dict[str, tuple[int, ...]] = {"embed": (spec.vocab, spec.hidden), "norm": (spec.hidden,)}
+    shapes: dict[str, tuple[int, ...]] = {"embed": (spec.vocab, spec.hidden)}
+    shapes.update(_norm("norm", spec.norm, spec.hidden))
     if not spec.tied_head:
         shapes["head"] = (spec.vocab, spec.hidden)
-    for index in range(len(spec.layers)):
-        shapes.update((f"layers.{index}.{name}", shape) for name, shape in _layer_shapes(spec, index))
+    if spec.learned_positions:
+        shapes["positions"] = (spec.learned_positions, spec.hidden)
+    for index, layer in enumerate(spec.layers):
+        shapes.update((f"layers.{index}.{name}", shape) for name, shape in _layer_slots(spec.hidden, layer))
     return shapes
 
 
-def _layer_shapes(spec: DecoderSpec, index: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-    attention, ffn = spec.layers[index].mixer, spec.layers[index].ffn
+def _layer_slots(hidden: int, layer: LayerSpec) -> Iterator[Slot]:
+    if layer.pre_norm:
+        yield from _norm("attn_norm", layer.norm, hidden)
+    if isinstance(layer.mixer, LatentAttention):
+        yield from _latent_slots(hidden, layer.mixer)
+    else:
+        yield from _attention_slots(hidden, layer.mixer)
+    if layer.pre_norm and not layer.shared_norm:
+        yield from _norm("ffn_norm", layer.norm, hidden)
+    if layer.post_norm:
+        yield from _norm("attn_post_norm", layer.norm, hidden)
+        yield from _norm("ffn_post_norm", layer.norm, hidden)
+    yield from _moe_slots(hidden, layer.ffn) if isinstance(layer.ffn, MoE) else _mlp_slots(hidden, layer.ffn)
+
+
+def _attention_slots(hidden: int, attention: Attention) -> Iterator[Slot]:
     queries, stored = attention.heads * attention.head_dim, attention.kv_heads * attention.head_dim
-    yield "attn_norm", (spec.hidden,)
     for name, width in (("q", queries), ("k", stored), ("v", stored)):
-        yield name, (width, spec.hidden)
-        if attention.bias:
-            yield f"{name}.bias", (width,)
-    if attention.qk_norm:
-        yield "q_norm", (attention.head_dim,)
-        yield "k_norm", (attention.head_dim,)
+        yield from _matrix(name, width, hidden, attention.bias)
+    if attention.qk_norm is not None:
+        whole = attention.qk_norm.over != "head"
+        for name, width in (("q_norm", queries), ("k_norm", stored)):
+            yield from _norm(name, attention.qk_norm.norm, width if whole else attention.head_dim)
     if attention.sinks:
         yield "sinks", (attention.heads,)
-    yield "o", (spec.hidden, queries)
-    if attention.output_bias:
-        yield "o.bias", (spec.hidden,)
-    yield "ffn_norm", (spec.hidden,)
-    for name, shape in (("gate", (ffn.hidden, spec.hidden)), ("up", (ffn.hidden, spec.hidden))):
-        yield name, shape
-        if ffn.bias:
-            yield f"{name}.bias", shape[:1]
-    yield "down", (spec.hidden, ffn.hidden)
-    if ffn.bias:
-        yield "down.bias", (spec.hidden,)
+    yield from _matrix("o", hidden, queries, attention.output_bias)
 
 
-def fill(
-    spec: DecoderSpec,
-    file: TensorFile,
-    file_name: Callable[[str], str],
-    ignored: Callable[[str], bool],
-) -> Weights:
-    """Every slot of `spec` from the file's tensors. `file_name` maps slot to tensor name; `ignored` tells which
-    left-over tensors carry nothing the model needs. Raises WeightsError, and ModelFileError for a tensor's type."""
-    shapes = slot_shapes(spec)
-    names = {slot: file_name(slot) for slot in shapes}
-    missing = [name for name in names.values() if name not in file]
-    if missing:
-        raise WeightsError(f"the model file lacks {_listed(missing)}; is it complete, and a {spec.architecture}?")
-    known = set(names.values())
-    left_over = [name for name in file.names if name not in known and not ignored(name)]
-    if left_over:
-        raise WeightsError(
-            f"the model file holds {_listed(left_over)}, which a {spec.architecture} model does not use; "
-            "running without would give wrong text"
-        )
-    weights = Weights({}, {})
-    for slot, shape in shapes.items():
-        tensor = file.tensor(names[slot])
-        if tensor.shape != shape:
-            raise WeightsError(
-                f"tensor {tensor.name} has shape {tensor.shape}; the model's metadata asks for {shape} (slot {slot})"
-            )
-        if len(shape) == 1:
-            weights.vectors[slot] = dequantize(tensor).reshape(shape)
-        else:
-            weights.matrices[slot] = Weight(tensor)
-    return weights
+def _latent_slots(hidden: int, mixer: LatentAttention) -> Iterator[Slot]:
+    queries = mixer.heads * mixer.head_dim
+    if mixer.q_rank:
+        yield from _matrix("q_a", mixer.q_rank, hidden, mixer.bias)
+        yield from _norm("q_a_norm", mixer.norm, mixer.q_rank)
+    yield "q", (queries, mixer.q_rank or hidden)
+    yield from _matrix("kv_a", mixer.kv_rank, hidden, mixer.bias)
+    yield from _matrix("k_rope", mixer.rope.rotary_dim, hidden, mixer.bias)
+    yield from _norm("kv_a_norm", mixer.norm, mixer.kv_rank)
+    yield "k_b", (mixer.heads * mixer.nope_dim, mixer.kv_rank)
+    yield "v_b", (mixer.heads * mixer.v_dim, mixer.kv_rank)
+    yield from _matrix("o", hidden, mixer.heads * mixer.v_dim, mixer.bias)
 
 
-def unpermute_rotary(spec: DecoderSpec, weights: Weights) -> None:
-    """Give Q and K of layers whose rows are stored for pairs (2i, 2i + 1) the row order of pairs (i, i + d / 2)."""
-    for index, layer in enumerate(spec.layers):
-        if layer.mixer.rope is None or not layer.mixer.rope.interleaved:
-            continue
-        for name, heads in (("q", layer.mixer.heads), ("k", layer.mixer.kv_heads)):
-            rows = half_order(heads, layer.mixer.head_dim)
-            slot = f"layers.{index}.{name}"
-            weights.matrices[slot] = Weight(weights.matrices[slot].tensor, rows)
-            if f"{slot}.bias" in weights.vectors:
-                weights.vectors[f"{slot}.bias"] = weights.vectors[f"{slot}.bias"][rows]
+def _mlp_slots(hidden: int, ffn: MLP, prefix: str = "") -> Iterator[Slot]:
+    if ffn.gated:
+        yield from _matrix(f"{prefix}gate", ffn.hidden, hidden, ffn.bias)
+    yield from _matrix(f"{prefix}up", ffn.hidden, hidden, ffn.bias)
+    yield from _matrix(f"{prefix}down", hidden, ffn.hidden, ffn.bias)
 
 
-def half_order(heads: int, head_dim: int) -> Ints:
-    """int32 [heads * head_dim]: the stored row of each output row, stored ones being interleaved within a head."""
-    within = np.arange(head_dim, dtype=np.int32).reshape(head_dim // 2, 2).T.reshape(-1)
-    rows: npt.NDArray[np.int32] = np.arange(heads, dtype=np.int32)[:, None] * head_dim + within
-    return rows.reshape(-1)
+def _moe_slots(hidden: int, ffn: MoE) -> Iterator[Slot]:
+    yield from _matrix("router", ffn.routing.experts, hidden, ffn.bias)
+    if ffn.corrected:
+        yield "correction", (ffn.routing.experts,)
+    for index in range(ffn.routing.experts):
+        yield from _mlp_slots(hidden, MLP(ffn.hidden, bias=ffn.bias), f"experts.{index}.")
+    if ffn.shared is not None:
+        yield from _mlp_slots(hidden, ffn.shared, "shared.")
 
 
-def _listed(names: list[str]) -> str:
-    """Up to four names and how many more."""
-    shown = ", ".join(names[:4])
-    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
-    return f"{'tensor' if len(names) == 1 else 'tensors'} {shown}{more}"
+def _matrix(name: str, out: int, width: int, bias: bool) -> Iterator[Slot]:
+    yield name, (out, width)
+    if bias:
+        yield f"{name}.bias", (out,)
+
+
+def _norm(name: str, norm: NormSpec, width: int) -> Iterator[Slot]:
+    yield name, (width,)
+    if norm.bias:
+        yield f"{name}.bias", (width,)
+
+
+def is_norm(slot: str) -> bool:
+    """Whether the slot holds a norm's weight."""
+    return slot.rsplit(".", 1)[-1].endswith("norm")

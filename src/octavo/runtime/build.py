@@ -21,7 +21,7 @@ from octavo.formats.pull import Progress
 from octavo.formats.resolve import resolve
 from octavo.models.decoder import record
 from octavo.models.load import LoadedModel, load_model
-from octavo.models.spec import DecoderSpec
+from octavo.models.spec import MLP, DecoderSpec, MoE
 from octavo.runtime.cgroup import default_threads, memory_room, most_threads
 from octavo.runtime.engine import Engine
 from octavo.runtime.executor import Executor
@@ -65,6 +65,7 @@ def engine_for(model: LoadedModel, config: EngineConfig, ended: Callable[[str, s
     kv = kv_spec(model.spec, config)
     sizes = sizes_for(model, config, kv)
     ended("sizes", sizes.reason)
+    model = model.for_context(sizes.max_model_len)
     limits = PlanLimits(
         max_tokens=config.max_num_batched_tokens,
         max_seqs=config.max_num_seqs,
@@ -157,10 +158,18 @@ def _workspace_bytes(spec: DecoderSpec, config: EngineConfig) -> int:
     widest = max(
         3 * spec.hidden
         + (2 * layer.mixer.heads + 2 * layer.mixer.kv_heads) * layer.mixer.head_dim
-        + 3 * layer.ffn.hidden
+        + _ffn_widths(layer.ffn, spec.hidden)
         for layer in spec.layers
     )
     return 2 * 4 * widest * config.max_num_batched_tokens + 4 * spec.vocab * _HEAD_ROWS
+
+
+def _ffn_widths(ffn: MLP | MoE, hidden: int) -> int:
+    """Elements that a feed-forward keeps for each token: with experts, a row for every one that a token uses."""
+    if isinstance(ffn, MLP):
+        return 3 * ffn.hidden
+    shared = 3 * ffn.shared.hidden if ffn.shared else 0
+    return ffn.routing.used * (3 * ffn.hidden + 2 * hidden) + ffn.routing.experts + shared
 
 
 def _scheduler_config(config: EngineConfig, sizes: Sizes, eos_ids: tuple[int, ...]) -> SchedulerConfig:

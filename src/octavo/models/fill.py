@@ -1,0 +1,198 @@
+"""Filling a spec's slots from a file's tensors: every slot gets its values, and every tensor is used or known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.backends.ops import Floats, Ints, Weight
+from octavo.formats.blocks import dequantize
+from octavo.formats.tensor import Tensor, TensorType
+from octavo.models.names import Entry, Fused, Heads, Names, Pieces, Stacked
+from octavo.models.rotary_rows import unpermute_rotary
+from octavo.models.slots import TensorFile, Weights, WeightsError, is_norm, slot_shapes
+from octavo.models.spec import DecoderSpec, MoE
+
+_ELEMENT_BYTES = {TensorType.F32: 4, TensorType.F16: 2, TensorType.BF16: 2}
+
+
+def fill(spec: DecoderSpec, file: TensorFile, names: Names) -> Weights:
+    """Every slot of `spec` from the file's tensors; rows of q and k in the order of pairs (i, i + rotary_dim / 2).
+
+    Raises WeightsError, and ModelFileError for a tensor's type.
+    """
+    filling = _Filling(spec, file, names)
+    filling.check_names()
+    weights = Weights({}, {})
+    for slot, shape in filling.shapes.items():
+        if len(shape) == 1:
+            weights.vectors[slot] = filling.vector(slot)
+        else:
+            weights.matrices[slot] = filling.matrix(slot)
+    unpermute_rotary(spec, weights)
+    return weights
+
+
+class _Filling:
+    """The slots of one model, and where the file has them."""
+
+    def __init__(self, spec: DecoderSpec, file: TensorFile, names: Names) -> None:
+        self.shapes = slot_shapes(spec)
+        self._spec = spec
+        self._file = file
+        self._names = names
+        self._transposed: dict[str, Tensor] = {}
+        self._entries = {slot: names.entry(slot) for slot in self.shapes}
+
+    def check_names(self) -> None:
+        """Every slot has its tensors, and no tensor is left over."""
+        wanted = {name: None for entry in self._entries.values() for name in _tensors(entry)}
+        missing = [name for name in wanted if name not in self._file]
+        what = self._spec.architecture
+        if missing:
+            raise WeightsError(f"the model file lacks {_listed(missing)}; is it complete, and a {what}?")
+        left_over = [n for n in self._file.names if n not in wanted and not n.endswith(self._names.ignored)]
+        if left_over:
+            raise WeightsError(
+                f"the model file holds {_listed(left_over)}, which a {what} model does not use; "
+                "running without would give wrong text"
+            )
+
+    def vector(self, slot: str) -> Floats:
+        entry, (count,) = self._entries[slot], self.shapes[slot]
+        match entry:
+            case Pieces():
+                part = count // entry.count
+                values = np.concatenate([self._vector(name, part, slot) for name in _tensors(entry)])
+            case Stacked():
+                experts = self._experts(slot)
+                stack = self._vector(entry.tensor, experts * count * entry.step, slot).reshape(experts, -1)
+                values = stack[entry.index, entry.first :: entry.step]
+            case Fused():
+                values = self._vector(entry.tensor, self._fused_rows(slot, entry), slot)[self._rows(slot, entry)]
+            case _:
+                values = self._vector(_tensors(entry)[0], count, slot)
+        if self._names.norm_offset and is_norm(slot):
+            values = values + np.float32(self._names.norm_offset)
+        return np.ascontiguousarray(values, np.float32)
+
+    def matrix(self, slot: str) -> Weight:
+        entry, (rows, width) = self._entries[slot], self.shapes[slot]
+        match entry:
+            case Fused():
+                return self._fused(entry, rows, width, slot)
+            case Stacked():
+                return Weight(self._expert(entry, rows, width, slot))
+            case Heads():
+                return Weight(self._heads(entry, rows, width, slot))
+            case _:
+                return Weight(self._tensor(_tensors(entry)[0], (rows, width), slot))
+
+    def _fused(self, entry: Fused, rows: int, width: int, slot: str) -> Weight:
+        tensor = self._tensor(entry.tensor, (self._fused_rows(slot, entry), width), slot)
+        chosen = self._rows(slot, entry)
+        if entry.per_head:
+            return Weight(tensor, chosen)
+        begin = int(chosen[0])
+        return Weight(replace(tensor, shape=(rows, width), data=tensor.data[begin : begin + rows]))
+
+    def _vector(self, name: str, count: int, slot: str) -> Floats:
+        tensor = self._file.tensor(name)
+        self._check(tensor, (prod(tensor.shape),), (count,), slot)  # some are [heads, head_dim]
+        return dequantize(tensor).reshape(count)
+
+    def _tensor(self, name: str, shape: tuple[int, int], slot: str) -> Tensor:
+        tensor = self._file.tensor(name)
+        if self._names.transposed and slot.startswith("layers."):
+            self._check(tensor, tensor.shape, shape[::-1], slot)
+            if name not in self._transposed:  # a fused one is asked for once for each of its slots
+                self._transposed[name] = _transposed(tensor)
+            return self._transposed[name]
+        self._check(tensor, tensor.shape, shape, slot)
+        return tensor
+
+    def _experts(self, slot: str) -> int:
+        ffn = self._spec.layers[int(slot.split(".")[1])].ffn
+        assert isinstance(ffn, MoE), "only experts are stacked"
+        return ffn.routing.experts
+
+    def _expert(self, entry: Stacked, rows: int, width: int, slot: str) -> Tensor:
+        """One expert's matrix out of the tensor of all."""
+        tensor, stored = self._file.tensor(entry.tensor), rows * entry.step
+        shape = (width, stored) if entry.transposed else (stored, width)
+        self._check(tensor, tensor.shape, (self._experts(slot), *shape), slot)
+        part = tensor.data[entry.index * shape[0] : (entry.index + 1) * shape[0]]
+        one = replace(tensor, shape=shape, data=part)
+        if entry.transposed:
+            one = _transposed(one)
+        return replace(one, shape=(rows, width), data=np.ascontiguousarray(one.data[entry.first :: entry.step]))
+
+    def _heads(self, entry: Heads, rows: int, width: int, slot: str) -> Tensor:
+        """A matrix kept head by head. A transposed one is copied, and is float32 from then on if it was quantised."""
+        tensor, heads = self._file.tensor(entry.tensor), self._spec.layers[int(slot.split(".")[1])].mixer.heads
+        own = rows // heads
+        self._check(tensor, tensor.shape, (heads, width, own) if entry.transposed else (heads, own, width), slot)
+        if entry.transposed:
+            values = (
+                dequantize(tensor) if tensor.type not in _ELEMENT_BYTES else _elements(tensor).reshape(tensor.shape)
+            )
+            type_ = tensor.type if tensor.type in _ELEMENT_BYTES else TensorType.F32
+            turned = np.ascontiguousarray(values.swapaxes(1, 2)).reshape(rows, width)
+            tensor = replace(tensor, type=type_, data=turned.view(np.uint8))
+        return replace(tensor, shape=(rows, width))
+
+    def _check(self, tensor: Tensor, stored: tuple[int, ...], shape: tuple[int, ...], slot: str) -> None:
+        if stored != shape:
+            raise WeightsError(
+                f"tensor {tensor.name} has shape {tensor.shape}; the model's metadata asks for {shape} (slot {slot})"
+            )
+
+    def _siblings(self, slot: str, entry: Fused) -> list[str]:
+        """The slots that share a tensor with this one, in its order."""
+        prefix = slot.removesuffix(".bias").rsplit(".", 1)[0]
+        bias = ".bias" if slot.endswith(".bias") else ""
+        return [f"{prefix}.{name}{bias}" for name in entry.slots]
+
+    def _fused_rows(self, slot: str, entry: Fused) -> int:
+        return sum(self.shapes[other][0] for other in self._siblings(slot, entry))
+
+    def _rows(self, slot: str, entry: Fused) -> Ints:
+        """int32 [rows of the slot]: where they stand in the fused tensor."""
+        siblings = self._siblings(slot, entry)
+        sizes = [self.shapes[other][0] for other in siblings]
+        before, size = sum(sizes[: siblings.index(slot)]), self.shapes[slot][0]
+        if not entry.per_head:
+            return np.arange(before, before + size, dtype=np.int32)
+        heads = self._spec.layers[int(slot.split(".")[1])].mixer.heads
+        begin, own = before // heads, size // heads
+        rows = np.arange(heads)[:, None] * (sum(sizes) // heads) + np.arange(begin, begin + own)
+        return rows.reshape(-1).astype(np.int32)
+
+
+def _tensors(entry: Entry) -> list[str]:
+    if isinstance(entry, Pieces):
+        return [entry.tensor.format(index) for index in range(entry.count)]
+    return [entry if isinstance(entry, str) else entry.tensor]
+
+
+def _transposed(tensor: Tensor) -> Tensor:
+    """A matrix stored as [in, out] as [out, in]; a copy."""
+    if tensor.type not in _ELEMENT_BYTES:
+        raise WeightsError(f"tensor {tensor.name} is {tensor.type.name} and stored as [in, out]; only floats can be so")
+    data = np.ascontiguousarray(_elements(tensor).T).view(np.uint8)
+    return replace(tensor, shape=tensor.shape[::-1], data=data)
+
+
+def _elements(tensor: Tensor) -> npt.NDArray[np.unsignedinteger]:
+    """[rows, elements]: the bits of a float tensor's elements."""
+    return np.ascontiguousarray(tensor.data).view(f"u{_ELEMENT_BYTES[tensor.type]}")
+
+
+def _listed(names: list[str]) -> str:
+    """Up to four names and how many more."""
+    shown = ", ".join(names[:4])
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return f"{'tensor' if len(names) == 1 else 'tensors'} {shown}{more}"
