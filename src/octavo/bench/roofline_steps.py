@@ -40,7 +40,7 @@ class StepRunner:
     def __init__(self, model: LoadedModel, backend: CpuBackend, kv: KvSpec, max_rows: int, pool_tokens: int) -> None:
         self._page_size = kv.page_size
         pages = pool_tokens // kv.page_size
-        self._limits = PlanLimits(max_rows, max_rows, pages, pages, model.spec.vocab)
+        self._limits = PlanLimits(max(max_rows, kv.page_size), max_rows, pages, pages, model.spec.vocab)
         builder = backend.builder(self._limits, kv)
         record(model.spec, model.weights, builder)
         self._plan: CpuPlan = builder.finish(release=model.release)
