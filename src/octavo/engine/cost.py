@@ -19,10 +19,10 @@ Floats = npt.NDArray[np.float64]
 
 #: Without a target, a step with prefill aims at so many times a step without (three times are promised): with one
 #: prompt to compute, with each further one so much more, and at most. The last holds for the least chunk of a step.
-GAP_FACTOR = 1.8
-GAP_PER_PROMPT = 0.15
+GAP_FACTOR = 2.0
+GAP_PER_PROMPT = 0.1
 GAP_UNDER_PRESSURE = 2.4
-GAP_LEAST_CHUNK = 2.5
+GAP_LEAST_CHUNK = 2.7
 #: What steps with decodes only took is looked up in the latest so many steps; beyond what was usual there, such a step
 #: is allowed so much growth (contexts grow while a long prompt is computed).
 RECENT_STEPS = 512
