@@ -53,7 +53,7 @@ def test_theta_at_the_top_inside_or_missing() -> None:
     expected = base_frequencies(5e5, DIM)
     np.testing.assert_array_equal(config_rope(rope_theta=5e5), expected)
     np.testing.assert_array_equal(config_rope(rope_parameters={"rope_theta": 5e5, "rope_type": "default"}), expected)
-    np.testing.assert_array_equal(config_rope(rope_theta=1.0, rope_parameters={"rope_theta": 5e5}), expected)
+    np.testing.assert_array_equal(config_rope(rope_theta=2.0, rope_parameters={"rope_theta": 5e5}), expected)
     np.testing.assert_array_equal(config_rope(), base_frequencies(1e4, DIM))
     np.testing.assert_array_equal(gguf_rope(freq_base=5e5), expected)
     np.testing.assert_array_equal(gguf_rope(), base_frequencies(1e4, DIM))
@@ -141,6 +141,16 @@ def test_dynamic_scaling_follows_the_longest_sequence() -> None:
     np.testing.assert_array_equal(rope.for_context(512).inv_freq, plain)
     theta = 1e4 * (2.0 * 1024 / 512 - 1) ** (DIM / (DIM - 2))
     np.testing.assert_allclose(rope.for_context(1024).inv_freq, base_frequencies(theta, DIM), rtol=1e-6)
+
+
+def test_bases_and_heads_that_have_no_logarithm_or_no_exponent() -> None:
+    for theta in (1.0, 0.0, -5.0, 1e13):
+        with pytest.raises(MetadataError, match=r"must be a number from 1\.001 to 1e"):
+            config_rope(rope_theta=theta)
+        with pytest.raises(MetadataError, match=r"must be a number from 1\.001 to 1e"):
+            gguf_rope(freq_base=theta, **{"scaling.type": "yarn", "scaling.factor": 4.0})
+    with pytest.raises(MetadataError, match="dynamic, which needs heads with more than 2"):
+        config_rope(rope_scaling={"rope_type": "dynamic", "factor": 2.0}, partial_rotary_factor=2 / DIM)
 
 
 def test_part_of_a_head_rotates() -> None:

@@ -176,6 +176,8 @@ def test_a_flood_of_messages(served: Served) -> None:
         ({"temperature": -0.1}, "temperature"),
         ({"temperature": "hot"}, "temperature"),
         ({"top_p": 0}, "top_p"),
+        ({"top_p": 1e-300}, "top_p"),  # 0 in f32
+        ({"top_p": 1e-46, "temperature": 0}, "top_p"),
         ({"top_p": 1.1}, "top_p"),
         ({"top_k": -2}, "top_k"),
         ({"min_p": 2}, "min_p"),

@@ -10,6 +10,8 @@ from typing import Any
 MAX_LOGPROBS = 20
 MAX_N = 128
 MAX_STOP = 16
+#: Kernels compute in f32, where a top_p under 1e-45 is 0; this one already keeps one token only.
+LEAST_TOP_P = 1e-9
 #: Where LLM, `octavo run` and `octavo chat` end an answer that names no max_tokens: a model that never stops would
 #: otherwise fill its whole context. The server has the API's own rules.
 OFFLINE_MAX_TOKENS = 1024
@@ -70,8 +72,8 @@ class SamplingParams:
         _number("temperature", self.temperature, 0.0, 100.0)
         _integer("top_k", self.top_k, -1, 2**31 - 1)
         _number("top_p", self.top_p, 0.0, 1.0)
-        if self.top_p == 0.0:
-            raise ParamError("top_p", "top_p is 0; it must be above 0 and at most 1.")
+        if self.top_p < LEAST_TOP_P:
+            raise ParamError("top_p", f"top_p is {self.top_p}; it must be from {LEAST_TOP_P} to 1.")
         _number("min_p", self.min_p, 0.0, 1.0)
         _number("repetition_penalty", self.repetition_penalty, 0.01, 100.0)
         _number("presence_penalty", self.presence_penalty, -2.0, 2.0)
@@ -120,7 +122,8 @@ def _number(name: str, value: object, low: float, high: float, param: str | None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise ParamError(param or name, f"{name} is {value!r}; it must be a number from {low:g} to {high:g}.")
     if not low <= value <= high:
-        raise ParamError(param or name, f"{name} is {value:g}; it must be from {low:g} to {high:g}.")
+        shown = f"{value:g}" if float(f"{value:g}") == value else repr(value)
+        raise ParamError(param or name, f"{name} is {shown}; it must be from {low:g} to {high:g}.")
 
 
 def _token(name: str, token: object, vocab_size: int) -> None:

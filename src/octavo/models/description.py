@@ -18,7 +18,7 @@ from octavo.models.spec import MLP, Attention, DecoderSpec, LayerSpec, MoE, Norm
 
 _MAX_EXPERTS = 1024
 _ROUTING = Routing(1, 1)
-_MAX_LAYERS, _MAX_HEADS, _MAX_WIDTH, _MAX_VOCAB, _MAX_CONTEXT = 1024, 1024, 1 << 18, 1 << 22, 1 << 31
+_MAX_LAYERS, _MAX_HEADS, _MAX_WIDTH, _MAX_VOCAB, _MAX_CONTEXT = 1024, 1024, 1 << 18, 1 << 22, (1 << 31) - 1
 
 #: What config.json calls the activations; gelu_new and gelu_pytorch_tanh are the same function.
 _ACTIVATIONS: Mapping[str, Activation] = {

@@ -28,7 +28,7 @@ def _gemma2(model: Description) -> DecoderSpec:
         softcap=model.number("attn_logit_softcapping", "attn_logit_softcapping", 0.0, 1e6, 0.0),
     )
     layer = LayerSpec(attention, model.mlp("gelu_tanh"), model.rms_norm(), post_norm=True)
-    window = model.integer("sliding_window", "attention.sliding_window", 0, 1 << 31, _GEMMA2_WINDOW)
+    window = model.integer("sliding_window", "attention.sliding_window", 0, (1 << 31) - 1, _GEMMA2_WINDOW)
     return _decoder(model, model.windowed(layer, model.windows(True, full_every=2), window))
 
 
@@ -48,10 +48,10 @@ def _gemma3(model: Description) -> DecoderSpec:
 
 def _local_rope(model: Description) -> Rope:
     """The rotary embedding of layers with a window: a base of its own, never scaled."""
-    theta = model.number("rope_local_base_freq", "rope.freq_base_swa", 1.0, 1e12, 10_000.0)
+    theta = model.number("rope_local_base_freq", "rope.freq_base_swa", 1.001, 1e12, 10_000.0)
     if not model.in_gguf:
         parameters = model.fields.section("rope_parameters").section("sliding_attention")
-        theta = parameters.number("rope_theta", 1.0, 1e12, theta)
+        theta = parameters.number("rope_theta", 1.001, 1e12, theta)
         kind = parameters.text("rope_type", "default")
         if kind != "default":
             raise parameters.error("rope_type", f"is {kind!r}; layers with a window are supported with 'default' only")
