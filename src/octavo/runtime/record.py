@@ -9,12 +9,14 @@ The file is JSON, one object a line: a header for each start of the engine, then
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import logging
 import secrets
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from octavo.engine.historical.scheduler import make_scheduler
 from octavo.engine.pages import MemoryReport, PagePool
@@ -24,7 +26,8 @@ from octavo.engine.stats import EngineStats
 from octavo.engine.step import Step, StepResult
 
 VERSION = 1
-_FLUSH_STEPS = 64
+_FLUSH_EVENTS = 64
+_logger = logging.getLogger(__name__)
 
 
 class _Marks:
@@ -81,13 +84,13 @@ class RecordingScheduler:
         self._marks = _Marks(self._key)
         self._choices: dict[int, set[int]] = {}
         try:
-            self._file = path.open("a", encoding="utf-8")
+            self._file: TextIO | None = path.open("a", encoding="utf-8")
         except OSError as error:
             raise OSError(f"record is {str(path)!r}; the file cannot be opened: {error.strerror}.") from error
-        known = {name: value for name, value in asdict(config).items() if name not in ("eos_ids", "prefix_key")}
-        self._write({"octavo_record": VERSION, "config": known})
+        self._path = path
         self._since_flush = 0
-        self._file.flush()
+        known = {name: value for name, value in asdict(config).items() if name not in ("eos_ids", "prefix_key")}
+        self._write({"octavo_record": VERSION, "config": known}, flush=True)
 
     @property
     def config(self) -> SchedulerConfig:
@@ -153,12 +156,9 @@ class RecordingScheduler:
                 "choices": outputs.choices.tolist(),
                 "marks": marks,
                 "finish": outputs.finish.tolist(),
-            }
+            },
+            flush=not self.inner.has_work,
         )
-        self._since_flush += 1
-        if self._since_flush >= _FLUSH_STEPS or not self.inner.has_work:
-            self._file.flush()
-            self._since_flush = 0
         return outputs
 
     def fail(self, step: Step, message: str = "") -> StepOutputs:
@@ -187,5 +187,18 @@ class RecordingScheduler:
     def _hidden(self, text: str) -> str:
         return hashlib.blake2b(text.encode(errors="surrogatepass"), key=self._key, digest_size=8).hexdigest()
 
-    def _write(self, event: dict[str, Any]) -> None:
-        self._file.write(json.dumps(event, separators=(",", ":")) + "\n")
+    def _write(self, event: dict[str, Any], flush: bool = False) -> None:
+        """A full disk ends the recording, and nothing else."""
+        if self._file is None:
+            return
+        try:
+            self._file.write(json.dumps(event, separators=(",", ":")) + "\n")
+            self._since_flush += 1
+            if flush or self._since_flush >= _FLUSH_EVENTS:
+                self._file.flush()
+                self._since_flush = 0
+        except OSError as error:
+            _logger.error("the recording %s has ended, it can't be written to: %s", self._path, error.strerror)
+            file, self._file = self._file, None
+            with contextlib.suppress(OSError):
+                file.close()
