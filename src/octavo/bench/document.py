@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import html
-import os
 from collections.abc import Iterable
 from importlib.util import find_spec
-from pathlib import Path
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 1080px; margin: 2em auto;
@@ -46,10 +44,3 @@ def figure(title: str, svg: str) -> str:
     """A plot with its title."""
     name = html.escape(title)
     return f'<figure role="img" aria-label="{name}"><h3>{name}</h3>{svg}</figure>'
-
-
-def write_document(path: Path, text: str) -> None:
-    """Write the file whole or not at all. Raises OSError."""
-    part = path.with_name(path.name + ".tmp")
-    part.write_text(text, encoding="utf-8")
-    os.replace(part, path)

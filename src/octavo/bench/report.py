@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from octavo.bench.stats import Figures, Limits, Spread
+from octavo.formats.whole_file import write_whole
 
 
 def text(figures: Figures, limits: Limits) -> str:
@@ -50,7 +50,5 @@ def _limits(limits: Limits) -> str:
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write the file whole or not at all."""
-    part = path.with_name(path.name + ".tmp")
-    part.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    os.replace(part, path)
+    """Write the file whole or not at all. Raises OSError."""
+    write_whole(path, json.dumps(content, indent=2, allow_nan=False) + "\n")

@@ -77,10 +77,10 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.json, {"complete": complete, "summary": lines, "trials": [made.to_json() for made in trials]}
         )
     if arguments.report is not None:
-        from octavo.bench.document import write_document
         from octavo.bench.plan_page import page
+        from octavo.formats.whole_file import write_whole
 
-        write_document(arguments.report, page(lines, trials, points, asked.level))
+        write_whole(arguments.report, page(lines, trials, points, asked.level))
     return 130 if not complete else 0 if chosen is not None else 1
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import bisect
 import json
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import numpy as np
 
 from octavo.engine.params import SamplingParams
 from octavo.engine.step import SequenceStart, Step
+from octavo.formats.whole_file import write_whole
 from octavo.simulate.fields import Fields
 from octavo.simulate.load import Floats
 from octavo.simulate.replica import Executor
@@ -222,9 +222,7 @@ class Calibration:
             },
             **dict(zip(_PARTS, self.cost.parts_s, strict=True)),
         }
-        part = path.with_name(path.name + ".tmp")
-        part.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        os.replace(part, path)
+        write_whole(path, json.dumps(content, indent=2) + "\n")
 
     @classmethod
     def read(cls, path: Path) -> Calibration:

@@ -6,10 +6,11 @@ import html
 from collections.abc import Sequence
 from pathlib import Path
 
-from octavo.bench.document import document, figure, write_document
+from octavo.bench.document import document, figure
 from octavo.bench.policies import plots
 from octavo.bench.policies.report import Comparison, cells, ratios
 from octavo.bench.policies.run import Outcome
+from octavo.formats.whole_file import write_whole
 
 _HEADS = (
     "policies",
@@ -48,7 +49,7 @@ better; a long way to the right at the top is the wait of the unlucky.
 
 def write_page(path: Path, comparison: Comparison) -> None:
     """Write the page whole or not at all. Raises OSError."""
-    write_document(path, page(comparison))
+    write_whole(path, page(comparison))
 
 
 def page(comparison: Comparison) -> str:
