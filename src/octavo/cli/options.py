@@ -7,6 +7,7 @@ Everything wrong raises ConfigError: one sentence that says where the value came
 from __future__ import annotations
 
 import argparse
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -70,17 +71,19 @@ class Parser(argparse.ArgumentParser):
         raise ConfigError(f"{text[0].lower()}{text[1:].rstrip('.')}; see `{self.prog} --help`.")
 
 
-def at_least(low: float, kind: type[int] | type[float] = int) -> Callable[[str], Any]:
-    """An argparse type for flags that are no settings: a number with a lower limit."""
+def at_least(low: float, kind: type[int] | type[float] = int, most: float = math.inf) -> Callable[[str], Any]:
+    """An argparse type for flags that are no settings: a number from `low` on, and up to `most` if that is given."""
 
     def convert(text: str) -> Any:
         try:
             number = kind(text)
         except ValueError:
             number = None
-        if number is None or not number >= low:
-            what = "an integer" if kind is int else "a number"
-            raise argparse.ArgumentTypeError(f"it is {text!r}; it must be {what} of at least {low:g}")
+        if number is None or not low <= number <= most or number == math.inf:
+            what, shown = ("an integer", "d") if kind is int else ("a number", "g")
+            least = format(kind(low), shown)
+            limits = f"of at least {least}" if most == math.inf else f"from {least} to {format(kind(most), shown)}"
+            raise argparse.ArgumentTypeError(f"it is {text!r}; it must be {what} {limits}")
         return number
 
     return convert
@@ -239,13 +242,20 @@ def _refuse_unknown_variables(environ: Mapping[str, str]) -> None:
             raise ConfigError(f"environment variable {name} is no setting of Octavo{nearest(name, known)}")
 
 
+_MAX_FILE_CHARACTERS = 1 << 20
+
+
 def read_file(path: str) -> dict[str, Any]:
     """The settings in a YAML file by field name, each value a text, a list or a mapping. Raises ConfigError."""
     import yaml
 
     try:
         # BaseLoader leaves every scalar a text: an API key of 0123 must not become the number 83.
-        content = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
+        with Path(path).open(encoding="utf-8") as file:
+            text = file.read(_MAX_FILE_CHARACTERS + 1)
+        if len(text) > _MAX_FILE_CHARACTERS:
+            raise ConfigError(f"the config file {path} is longer than {_MAX_FILE_CHARACTERS} characters.")
+        content = yaml.load(text, Loader=yaml.BaseLoader)
     except OSError as error:
         raise ConfigError(f"the config file {path} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:

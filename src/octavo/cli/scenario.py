@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def add_traffic(parser: argparse.ArgumentParser) -> None:
-    count, zero = at_least(1), at_least(0)
+    length, zero = at_least(1, most=1e7), at_least(0, most=1e6)
     group = parser.add_argument_group("traffic")
     group.add_argument(
         "--trace",
@@ -26,7 +26,7 @@ def add_traffic(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--num-requests",
-        type=count,
+        type=at_least(1, most=1e9),
         metavar="N",
         help="default: the whole trace, or 1000; more than it has: it is repeated",
     )
@@ -36,23 +36,28 @@ def add_traffic(parser: argparse.ArgumentParser) -> None:
         metavar="R",
         help="mean arrivals a second; a trace is stretched to it (default: as in the trace, or 1)",
     )
-    group.add_argument("--input-len", type=count, default=512, metavar="N", help="made-up: mean prompt (default: 512)")
-    group.add_argument("--output-len", type=count, default=128, metavar="N", help="made-up: mean answer (default: 128)")
+    group.add_argument("--input-len", type=length, default=512, metavar="N", help="made-up: mean prompt (default: 512)")
+    group.add_argument(
+        "--output-len", type=length, default=128, metavar="N", help="made-up: mean answer (default: 128)"
+    )
     group.add_argument(
         "--prefix-groups", type=zero, default=0, metavar="N", help="so many shared prefixes before the prompts"
     )
     group.add_argument(
-        "--prefix-len", type=count, default=512, metavar="N", help="tokens of a shared prefix (default: 512)"
+        "--prefix-len", type=length, default=512, metavar="N", help="tokens of a shared prefix (default: 512)"
     )
-    group.add_argument("--seed", type=zero, default=0, metavar="N", help="of all that is random (default: 0)")
+    group.add_argument("--seed", type=at_least(0), default=0, metavar="N", help="of all that is random (default: 0)")
 
 
 def add_engine(parser: argparse.ArgumentParser) -> None:
-    count = at_least(1)
     group = parser.add_argument_group("engine")
-    group.add_argument("--max-model-len", type=count, metavar="N", help="default: the model's context")
-    group.add_argument("--max-num-seqs", type=count, metavar="N", help="default: 256, or as calibrated")
-    group.add_argument("--page-size", type=count, metavar="N", help="tokens a page (default: 16, or as calibrated)")
+    group.add_argument("--max-model-len", type=at_least(1, most=1e7), metavar="N", help="default: the model's context")
+    group.add_argument(
+        "--max-num-seqs", type=at_least(1, most=1 << 16), metavar="N", help="default: 256, or as calibrated"
+    )
+    group.add_argument(
+        "--page-size", type=at_least(1, most=1 << 16), metavar="N", help="tokens a page (default: 16, or as calibrated)"
+    )
     group.add_argument("--kv-policy", choices=("paged", "contiguous", "contiguous-limit", "buddy"), default="paged")
     group.add_argument("--batch-policy", choices=("continuous", "static"), default="continuous")
     group.add_argument("--static-padding", action=argparse.BooleanOptionalAction, default=True)

@@ -35,9 +35,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--tensor-parallel", type=at_least(1), default=1, metavar="N", help="devices (default: 1)")
     group.add_argument("--type", default="bf16", metavar="TYPE", help="type of the products (default: bf16)")
     group.add_argument(
-        "--weight-bytes", type=at_least(0.25, float), default=2.0, metavar="X", help="of one weight (default: 2)"
+        "--weight-bytes",
+        type=at_least(0.25, float, most=8),
+        default=2.0,
+        metavar="X",
+        help="of one weight (default: 2)",
     )
-    group.add_argument("--replicas", type=at_least(1), default=1, metavar="N", help="default: 1")
+    group.add_argument("--replicas", type=at_least(1, most=10_000), default=1, metavar="N", help="default: 1")
     group.add_argument("--router", choices=("round-robin", "least-loaded", "prefix-affine"), default="round-robin")
     group = parser.add_argument_group("replay")
     group.add_argument(
@@ -52,7 +56,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with --replay: the recorded requests under the engine settings given here (others as recorded), on the "
         "machine that was recorded or the one of --calibration",
     )
-    group.add_argument("--kv-tokens", type=at_least(1), metavar="N", help="with --what-if: size of the KV memory")
+    group.add_argument(
+        "--kv-tokens", type=at_least(1, most=1e9), metavar="N", help="with --what-if: size of the KV memory"
+    )
     add_traffic(parser)
     add_engine(parser)
     parser.add_argument(
