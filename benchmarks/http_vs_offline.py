@@ -10,15 +10,13 @@ salt). FLAGS are engine settings for both.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 from servers import Server, octavo, write_result
+from sidebyside.measure import offline
 
 from octavo.bench.loadgen import Load
 from octavo.bench.serve import run_serve
@@ -29,13 +27,8 @@ from octavo.config import EngineConfig
 MODEL = EngineConfig().model
 
 
-def offline(num_prompts: int, in_flight: int, salt: int, flags: list[str]) -> dict[str, float]:
-    """`octavo bench throughput` in a process of its own."""
-    with tempfile.NamedTemporaryFile(suffix=".json") as file:
-        command = [sys.executable, "-m", "octavo.cli.main", "bench", "throughput", "--json", file.name]
-        command += ["--num-prompts", str(num_prompts), "--max-num-seqs", str(in_flight), "--salt", str(salt), *flags]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        found = json.loads(Path(file.name).read_text())["figures"]
+def without_server(num_prompts: int, in_flight: int, salt: int, flags: list[str]) -> dict[str, float]:
+    found = offline(MODEL, num_prompts, in_flight, salt, flags)
     return {
         "tokens_per_s": found["output_tokens_per_s"],
         "inside": 1.0 - found["outside_share"],
@@ -89,7 +82,7 @@ def main() -> int:
     runs: dict[str, list[dict[str, float]]] = {"offline": [], "HTTP": []}
     for turn in range(arguments.rounds):
         salt = arguments.salt + turn
-        runs["offline"].append(offline(count, in_flight, salt, arguments.flags))
+        runs["offline"].append(without_server(count, in_flight, salt, arguments.flags))
         with octavo("--model", MODEL, "--max-num-seqs", str(in_flight), *arguments.flags) as server:
             runs["HTTP"].append(http(server, count, in_flight, salt))
         for name, done in runs.items():

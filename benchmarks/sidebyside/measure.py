@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -55,13 +56,13 @@ def goodput(server: Server, work: Work, texts: Texts, salt: int, seed: int) -> d
     return {"rate": float(RATES[low]) if low >= 0 else 0.0, "probes": probes}
 
 
-def offline(model: str, work: Work, salt: int) -> dict[str, Any]:
+def offline(model: str, requests: int, in_flight: int, salt: int, flags: Sequence[str] = ()) -> dict[str, Any]:
     """Octavo's engine alone on the same requests: throughput, and the share of wall time outside `plan.run`."""
     with tempfile.TemporaryDirectory() as scratch:
         target = Path(scratch) / "throughput.json"
         command = [sys.executable, "-m", "octavo.cli.main", "bench", "throughput", "--model", model]
-        command += ["--num-prompts", str(work.requests.count), "--salt", str(salt), "--json", str(target)]
-        command += ["--max-num-seqs", str(work.in_flight)]
+        command += ["--num-prompts", str(requests), "--salt", str(salt), "--json", str(target)]
+        command += ["--max-num-seqs", str(in_flight), *flags]
         answer = subprocess.run(command, capture_output=True, text=True)
         if answer.returncode:
             raise MeasurementError(f"octavo bench throughput failed: {answer.stderr.strip()[-500:]}")

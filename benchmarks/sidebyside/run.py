@@ -137,7 +137,7 @@ class Runner:
             if visit.engine.name == OURS and work.name == "W2-32" and not self._has(visit, OFFLINE):
                 begin = time.monotonic()
                 try:
-                    values = offline(self._model, work, self._next_salt())
+                    values = offline(self._model, work.requests.count, work.in_flight, self._next_salt())
                 except MeasurementError as error:
                     self._fail(visit, OFFLINE, str(error))
                     return False
