@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import json
 import os
 import signal
 import socket
@@ -16,7 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import IO
+from typing import IO, Any
+
+from octavo.bench.report import write_json
 
 STOP_TIMEOUT_S = 30.0
 
@@ -142,7 +143,7 @@ def octavo(*flags: str) -> Server:
     return Server("Octavo", command, port)
 
 
-def write_result(path: Path | None, content: object) -> None:
+def write_result(path: Path | None, content: dict[str, Any]) -> None:
     """Write JSON to `path`, if one was asked for."""
     if path is not None:
-        path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        write_json(path, content)
