@@ -23,7 +23,7 @@ _DEFAULT_THETA = 10_000.0
 _FACTOR = (1e-3, 1e6)
 _LENGTH = (1, (1 << 31) - 1)
 #: A base of 1 would turn every pair alike; logarithms of it are divided by.
-_THETA = (1.001, 1e12)
+THETA = (1.001, 1e12)
 _CONFIG_TYPES = ("default", "linear", "dynamic", "yarn", "longrope", "llama3")
 _GGUF_TYPES = ("none", "linear", "yarn", "longrope")
 
@@ -39,7 +39,7 @@ def from_config(
     scaling = config.section("rope_parameters" if config.has("rope_parameters") else "rope_scaling")
     if kind is not None and scaling.has(kind):
         scaling = scaling.section(kind)
-    theta = scaling.number("rope_theta", *_THETA, config.number(theta_name, *_THETA, _DEFAULT_THETA))
+    theta = scaling.number("rope_theta", *THETA, config.number(theta_name, *THETA, _DEFAULT_THETA))
     share = config.number("partial_rotary_factor", 0.0, 1.0, config.number("rotary_pct", 0.0, 1.0, share))
     rotary_dim = int(head_dim * scaling.number("partial_rotary_factor", 0.0, 1.0, share))
     if rotary_dim < 2 or rotary_dim % 2:
@@ -116,7 +116,7 @@ def from_gguf(metadata: Fields, prefix: str, head_dim: int, file: TensorFile, wh
     rotary_dim = metadata.integer(f"{prefix}.rope.dimension_count", 2, head_dim, head_dim)
     if rotary_dim % 2:
         raise metadata.error(f"{prefix}.rope.dimension_count", f"is {rotary_dim}; it must be even")
-    theta = metadata.number(f"{prefix}.rope.freq_base", *_THETA, _DEFAULT_THETA)
+    theta = metadata.number(f"{prefix}.rope.freq_base", *THETA, _DEFAULT_THETA)
     plain = base_frequencies(theta, rotary_dim)
     if "rope_freqs.weight" in file:
         plain = _divided(plain, _factors(file, "rope_freqs.weight", metadata, rotary_dim))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from octavo.models import rope_fields
 from octavo.models.architecture import Architecture
 from octavo.models.description import Description
 from octavo.models.names import GGUF, HF_SANDWICH, Names
@@ -48,10 +49,10 @@ def _gemma3(model: Description) -> DecoderSpec:
 
 def _local_rope(model: Description) -> Rope:
     """The rotary embedding of layers with a window: a base of its own, never scaled."""
-    theta = model.number("rope_local_base_freq", "rope.freq_base_swa", 1.001, 1e12, 10_000.0)
+    theta = model.number("rope_local_base_freq", "rope.freq_base_swa", *rope_fields.THETA, 10_000.0)
     if not model.in_gguf:
         parameters = model.fields.section("rope_parameters").section("sliding_attention")
-        theta = parameters.number("rope_theta", 1.001, 1e12, theta)
+        theta = parameters.number("rope_theta", *rope_fields.THETA, theta)
         kind = parameters.text("rope_type", "default")
         if kind != "default":
             raise parameters.error("rope_type", f"is {kind!r}; layers with a window are supported with 'default' only")
