@@ -176,8 +176,6 @@ class LLM:
 
     def _tokens(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, str):
-            if not prompt.isascii() and any("\ud800" <= character <= "\udfff" for character in prompt):
-                raise ValueError("a prompt holds half a character (a lone surrogate); was it read as UTF-8?")
             return self.tokenizer.encode_prompt(prompt)
         try:
             if isinstance(prompt, (bytes, Mapping)):

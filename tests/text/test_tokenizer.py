@@ -255,3 +255,11 @@ def test_bad_tokenizer_json(tmp_path: Path, content: str | None, message: str) -
         (tmp_path / "tokenizer.json").write_text(content)
     with pytest.raises(ModelFileError, match=f"tokenizer.json: {message}|{message}"):
         Tokenizer.load(ModelFiles("safetensors", tmp_path, "x"))
+
+
+def test_half_a_character_is_no_text(tmp_path: Path) -> None:
+    _, ours = sentencepiece(tmp_path, "first")
+    with pytest.raises(ValueError, match="lone surrogate"):
+        ours.encode("a\udcff")
+    with pytest.raises(ValueError, match="lone surrogate"):
+        ours.encode_prompt("\ud800[INST]")

@@ -29,12 +29,15 @@ class PlainEncoder:
         return str(self._tokenizer.to_str())
 
     def encode(self, text: str, continues: bool = False) -> list[int]:
-        """Ids of a text, or of a stretch that continues one."""
+        """Ids of a text, or of a stretch that continues one. Raises ValueError for lone surrogates."""
         if not text:
             return []
         marked = self._mark + text if continues else text
         # Unlike encode, the batch call lets other threads run.
-        ids: list[int] = self._tokenizer.encode_batch_fast([marked], add_special_tokens=False)[0].ids
+        try:
+            ids: list[int] = self._tokenizer.encode_batch_fast([marked], add_special_tokens=False)[0].ids
+        except TypeError:  # the library takes whatever is valid UTF-8
+            raise ValueError("a text holds half a character (a lone surrogate); was it read as UTF-8?") from None
         if max(ids, default=0) >= self._size:
             return [token for token in ids if token < self._size]
         return ids
