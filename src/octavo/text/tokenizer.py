@@ -13,8 +13,6 @@ from collections.abc import Iterable
 from octavo.formats.errors import ModelFileError
 from octavo.formats.gguf import GgufFile
 from octavo.formats.model_files import ModelFiles
-from octavo.models.fields import MetadataError
-from octavo.models.load import check_architecture
 from octavo.text.gguf_tokenizer import load_gguf
 from octavo.text.hf_tokenizer import load_hf
 from octavo.text.plain_encoder import PlainEncoder
@@ -140,6 +138,10 @@ class Tokenizer:
 
 def _unsupported(files: ModelFiles) -> ModelFileError | None:
     """Of a model that is not supported at all, that is the news, and not its tokenizer."""
+    # Only here, where the start ends anyway: the front process needs no model otherwise.
+    from octavo.models.fields import MetadataError
+    from octavo.models.load import check_architecture
+
     try:
         check_architecture(files)
     except MetadataError as error:
