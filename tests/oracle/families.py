@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from tests.oracle.tiny import EOS, VOCAB, Arrays, write_safetensors
+from tests.oracle.tiny import EOS, VOCAB, Arrays, seeded_prompts, write_safetensors
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -66,13 +66,7 @@ class Family:
 
     def prompts(self) -> list[npt.NDArray[np.int32]]:
         """Seeded prompts; the later ones share the first half of the earlier."""
-        stream = np.random.RandomState(self.seed).randint(3, VOCAB, max(self.prompt_lengths))
-        prompts = []
-        for index, length in enumerate(self.prompt_lengths):
-            prompt = stream[:length].copy()
-            prompt[length // 2 :] = (prompt[length // 2 :] + 7 * index) % VOCAB
-            prompts.append(prompt.astype(np.int32))
-        return prompts
+        return seeded_prompts(self.seed, self.prompt_lengths, VOCAB)
 
 
 def _rope(kind: str, **values: Any) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -44,3 +44,17 @@ def generate(
             drawn[request_id].logits.append(result.outputs["logits"][row])
             drawn[request_id].cached_tokens = int(outputs.cached_tokens[row])
     return drawn
+
+
+def greedy(steps: int) -> Callable[[int], SamplingParams]:
+    """For every prompt: so many greedy tokens, whatever they are."""
+    return lambda _: SamplingParams(temperature=0.0, max_tokens=steps, ignore_eos=True)
+
+
+def assert_golden(golden: Mapping[str, npt.NDArray[np.float32]], name: str, drawn: Sequence[Drawn]) -> None:
+    """Logits within 1e-4 of the largest |logit| of what transformers gave this model's prompts, and the same tokens."""
+    for index, sequence in enumerate(drawn):
+        expected = golden[f"{name}.{index}.logits"]
+        actual = np.stack(sequence.logits)
+        assert np.abs(actual - expected).max() <= 1e-4 * np.abs(expected).max(), f"prompt {index}"
+        assert sequence.tokens == golden[f"{name}.{index}.tokens"].tolist(), f"prompt {index}"

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from tests.oracle.families import FAMILIES, GOLDEN, Family, write_family
 from tests.oracle.families_gguf import write_family_gguf
-from tests.oracle.harness import Drawn, generate
+from tests.oracle.harness import assert_golden, generate, greedy
 
 from octavo import _native
 from octavo.config import EngineConfig
-from octavo.engine.params import SamplingParams
 from octavo.formats.tensor import TensorType
 from octavo.runtime.build import build_engine
 from octavo.runtime.engine import Engine
@@ -51,27 +50,15 @@ def exact_engine(written: Path, family: Family, kind: str, backend: str, **chang
     )
 
 
-def assert_golden(family: Family, drawn: list[Drawn]) -> None:
-    for index, sequence in enumerate(drawn):
-        expected = EXPECTED[f"{family.name}.{index}.logits"]
-        actual = np.stack(sequence.logits)
-        assert np.abs(actual - expected).max() <= 1e-4 * np.abs(expected).max(), f"prompt {index}"
-        assert sequence.tokens == EXPECTED[f"{family.name}.{index}.tokens"].tolist(), f"prompt {index}"
-
-
-def greedy(_: int) -> SamplingParams:
-    return SamplingParams(temperature=0.0, max_tokens=STEPS, ignore_eos=True)
-
-
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(("name", "kind"), FILES)
 def test_logits_batched_chunked_and_cached(written: Path, name: str, kind: str, backend: str) -> None:
     family = FAMILIES[name]
     engine = exact_engine(written, family, kind, backend, max_num_batched_tokens=13)
-    assert_golden(family, generate(engine, family.prompts(), greedy))
-    again = generate(engine, family.prompts(), greedy)
+    assert_golden(EXPECTED, family.name, generate(engine, family.prompts(), greedy(STEPS)))
+    again = generate(engine, family.prompts(), greedy(STEPS))
     assert again[-1].cached_tokens > 0
-    assert_golden(family, again)
+    assert_golden(EXPECTED, family.name, again)
 
 
 @pytest.mark.parametrize("name", [name for name, family in FAMILIES.items() if family.gguf])
@@ -80,7 +67,8 @@ def test_quantised_files_as_the_reference_reads_them(tmp_path: Path, name: str) 
     family = FAMILIES[name]
     write_family_gguf(family, tmp_path / f"{name}.gguf", TensorType.Q8_0)
     expected, actual = (
-        generate(exact_engine(tmp_path, family, "gguf", backend), family.prompts(), greedy) for backend in BACKENDS
+        generate(exact_engine(tmp_path, family, "gguf", backend), family.prompts(), greedy(STEPS))
+        for backend in BACKENDS
     )
     for one, other in zip(expected, actual, strict=True):
         assert one.tokens == other.tokens
@@ -91,14 +79,14 @@ def test_quantised_files_as_the_reference_reads_them(tmp_path: Path, name: str) 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_logits_at_every_instruction_set_level(written: Path, name: str, level: str) -> None:
     engine = exact_engine(written, FAMILIES[name], "folder", "cpu", isa=level)
-    assert_golden(FAMILIES[name], generate(engine, FAMILIES[name].prompts(), greedy))
+    assert_golden(EXPECTED, name, generate(engine, FAMILIES[name].prompts(), greedy(STEPS)))
 
 
 def assert_same_alone(crowded: Engine, lonely: Engine, family: Family) -> None:
     """Bit for bit: in a crowd, alone, and in chunks of other sizes."""
-    crowd = generate(crowded, family.prompts(), greedy)
+    crowd = generate(crowded, family.prompts(), greedy(STEPS))
     for index, prompt in enumerate(family.prompts()):
-        (alone,) = generate(lonely, [prompt], greedy)
+        (alone,) = generate(lonely, [prompt], greedy(STEPS))
         assert np.array_equal(np.stack(alone.logits), np.stack(crowd[index].logits)), f"prompt {index}"
 
 

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.oracle.harness import Drawn, generate
+from tests.oracle.harness import assert_golden, generate, greedy
 from tests.oracle.tiny import MODELS, TinyModel, write_folder, write_gguf_file
 
 from octavo import _native
 from octavo.config import EngineConfig
-from octavo.engine.params import SamplingParams
 from octavo.formats.model_files import ModelFiles
 from octavo.formats.tensor import TensorType
 from octavo.models.load import load_model
@@ -51,28 +50,16 @@ def prompts_for(model: TinyModel, backend: str) -> list[np.ndarray]:
     return [prompt for prompt in model.prompts() if backend != "reference" or len(prompt) <= 2001]
 
 
-def assert_golden(model: TinyModel, drawn: list[Drawn]) -> None:
-    for index, sequence in enumerate(drawn):
-        expected = GOLDEN[f"{model.name}.{index}.logits"]
-        actual = np.stack(sequence.logits)
-        assert np.abs(actual - expected).max() <= 1e-4 * np.abs(expected).max(), f"prompt {index}"
-        assert sequence.tokens == GOLDEN[f"{model.name}.{index}.tokens"].tolist(), f"prompt {index}"
-
-
-def greedy(_: int) -> SamplingParams:
-    return SamplingParams(temperature=0.0, max_tokens=STEPS, ignore_eos=True)
-
-
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(("name", "kind"), FILES)
 def test_logits_batched_chunked_and_cached(written: Path, name: str, kind: str, backend: str) -> None:
     model = MODELS[name]
     engine = exact_engine(path_of(written, name, kind), backend, max_num_batched_tokens=64)
     prompts = prompts_for(model, backend)
-    assert_golden(model, generate(engine, prompts, greedy))
-    again = generate(engine, prompts, greedy)
+    assert_golden(GOLDEN, model.name, generate(engine, prompts, greedy(STEPS)))
+    again = generate(engine, prompts, greedy(STEPS))
     assert again[-1].cached_tokens > 0
-    assert_golden(model, again)
+    assert_golden(GOLDEN, model.name, again)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -83,7 +70,7 @@ def test_logits_in_small_chunks(written: Path, page_size: int, chunk: int, backe
     engine = exact_engine(
         path_of(written, "biases", "gguf"), backend, page_size=page_size, max_num_batched_tokens=chunk, max_num_seqs=3
     )
-    assert_golden(model, generate(engine, model.prompts(), greedy))
+    assert_golden(GOLDEN, model.name, generate(engine, model.prompts(), greedy(STEPS)))
 
 
 @pytest.mark.parametrize("level", _native.supported_levels())
@@ -91,7 +78,7 @@ def test_logits_in_small_chunks(written: Path, page_size: int, chunk: int, backe
 def test_logits_at_every_instruction_set_level(written: Path, name: str, level: str) -> None:
     model = MODELS[name]
     engine = exact_engine(path_of(written, name, "folder"), "cpu", isa=level)
-    assert_golden(model, generate(engine, model.prompts(), greedy))
+    assert_golden(GOLDEN, model.name, generate(engine, model.prompts(), greedy(STEPS)))
 
 
 @pytest.mark.parametrize(("name", "kind"), FILES)
@@ -107,7 +94,7 @@ def test_rotary_frequencies(written: Path, name: str, kind: str) -> None:
 def test_every_weight_format_as_the_reference_reads_it(tmp_path: Path, type_: TensorType) -> None:
     model = MODELS["biases"]
     path = write_gguf_file(model, tmp_path / "m.gguf", matrices=type_)
-    expected, actual = (generate(exact_engine(path, name), model.prompts(), greedy) for name in BACKENDS)
+    expected, actual = (generate(exact_engine(path, name), model.prompts(), greedy(STEPS)) for name in BACKENDS)
     for one, other in zip(expected, actual, strict=True):
         assert one.tokens == other.tokens
         assert np.abs(np.stack(one.logits) - other.logits).max() <= 1e-4 * np.abs(one.logits).max()

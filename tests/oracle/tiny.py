@@ -6,6 +6,7 @@ Each is written as a safetensors folder and, where GGUF has the architecture, as
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,17 @@ _LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 256,
 }
+
+
+def seeded_prompts(seed: int, lengths: Sequence[int], vocab: int) -> list[npt.NDArray[np.int32]]:
+    """Prompts of these lengths; the later ones share the first half of the earlier."""
+    stream = np.random.RandomState(seed).randint(3, vocab, max(lengths))
+    prompts = []
+    for index, length in enumerate(lengths):
+        prompt = stream[:length].copy()
+        prompt[length // 2 :] = (prompt[length // 2 :] + 7 * index) % vocab
+        prompts.append(prompt.astype(np.int32))
+    return prompts
 
 
 @dataclass(frozen=True)
@@ -64,13 +76,7 @@ class TinyModel:
 
     def prompts(self) -> list[npt.NDArray[np.int32]]:
         """Seeded prompts of `prompt_lengths` tokens; the later ones share the first half of the earlier."""
-        stream = np.random.RandomState(self.seed + 1000).randint(3, VOCAB, max(self.prompt_lengths))
-        prompts = []
-        for index, length in enumerate(self.prompt_lengths):
-            prompt = stream[:length].copy()
-            prompt[length // 2 :] = (prompt[length // 2 :] + 7 * index) % VOCAB
-            prompts.append(prompt.astype(np.int32))
-        return prompts
+        return seeded_prompts(self.seed + 1000, self.prompt_lengths, VOCAB)
 
 
 MODELS = {
