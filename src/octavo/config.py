@@ -210,7 +210,7 @@ class EngineConfig:
     static_padding: bool = knob(True, "a static batch goes on computing rows that have finished")
     target_itl_ms: float = knob(
         0.0,
-        "gap between a running stream's tokens that prefill must not exceed; 0: three times a pure decode",
+        "gap between a running stream's tokens that prefill must not exceed; 0: three times a pure decode, or 30 ms",
         unit="ms",
         low=0,
     )

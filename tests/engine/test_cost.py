@@ -10,7 +10,7 @@ import pytest
 from tests.engine.driver import Driver, config, request
 
 from octavo.engine.budget import StepBudget
-from octavo.engine.cost import MIN_CHUNK, CostModel, Room, StepShape
+from octavo.engine.cost import MIN_CHUNK, SMOOTH_GAP_S, CostModel, Room, StepShape
 from octavo.engine.step import Step
 
 
@@ -79,13 +79,28 @@ def ratios(steps: list[Step], cost: Callable[[Step], float]) -> np.ndarray:
 
 
 def test_twenty_long_prompts_in_a_row_do_not_either() -> None:
-    driver = streaming(4, machine())
+    driver = streaming(16, machine())
     begin = len(driver.steps)
     for i in range(20):
         driver.scheduler.add(request(100 + i, 400, 1, arrival_s=driver.now_s))
     while (119, 0) not in driver.finish:
         driver.step()
     assert ratios(driver.steps[begin:], machine()).max() < 3.0
+
+
+@pytest.mark.parametrize("streams", [1, 4])
+def test_beside_few_streams_prompts_take_what_nobody_sees(streams: int) -> None:
+    """Steps with decodes only take 4 to 6 ms here: twice that would let a prompt wait for nothing."""
+    driver = streaming(streams, machine())
+    start, begin = driver.now_s, len(driver.steps)
+    for i in range(20):
+        driver.scheduler.add(request(100 + i, 400, 1, arrival_s=driver.now_s))
+    while (119, 0) not in driver.finish:
+        driver.step()
+    gaps = gaps_since(driver, start, streams)
+    assert gaps.max() < 1.15 * SMOOTH_GAP_S
+    prefill_s = sum(machine()(step) for step in driver.steps[begin:]) - (len(driver.steps) - begin) * 0.006
+    assert prefill_s > 0.75 * (driver.now_s - start), "most of the time is the prompts'"
 
 
 def test_a_short_prompt_does_not_wait_for_a_long_one() -> None:

@@ -23,6 +23,9 @@ GAP_FACTOR = 2.0
 GAP_PER_PROMPT = 0.1
 GAP_UNDER_PRESSURE = 2.4
 GAP_LEAST_CHUNK = 2.7
+#: A step shorter than this is never too long: text that grows 33 times a second is read as flowing. Where decodes take
+#: a few milliseconds, so many times that would only let prompts wait.
+SMOOTH_GAP_S = 0.030
 #: What steps with decodes only took is looked up in the latest so many steps; beyond what was usual there, such a step
 #: is allowed so much growth (contexts grow while a long prompt is computed).
 RECENT_STEPS = 512
@@ -113,7 +116,7 @@ class Room:
 class CostModel:
     """Fed with every step's time; asked for the room that prefill has beside running decodes.
 
-    target_s: longest step that prefill may cause, in seconds; 0: relative to a step with decodes only.
+    target_s: longest step that prefill may cause, in seconds; 0: relative to a step with decodes only, or SMOOTH_GAP_S.
     """
 
     def __init__(self, target_s: float) -> None:
@@ -166,7 +169,7 @@ class CostModel:
         alone = self.predict(decodes)
         gap = self._decode_gap(decodes, alone)
         factor = min(GAP_UNDER_PRESSURE, GAP_FACTOR + GAP_PER_PROMPT * (prompts - 1))
-        aim = self._target_s * TARGET_MARGIN if self._target_s else factor * gap
+        aim = self._target_s * TARGET_MARGIN if self._target_s else max(SMOOTH_GAP_S, factor * gap)
         self._aim_s = max(aim, alone * self._drift)
         _, per_token, per_sequence, per_context, per_pair = self._parts.tolist()
         return Room(

@@ -15,7 +15,7 @@ class SchedulerConfig:
     slots. max_num_batched_tokens: most tokens in one step. eos_ids: tokens that end an answer.
     policy: order of the waiting, "fcfs", "priority" or "fair" (engine/policies.py).
     target_itl_s: longest gap between two tokens of a running stream that prefill may cause; 0: relative to the gap
-    without prefill (engine/cost.py).
+    without prefill, but not below a gap that nobody sees (engine/cost.py).
     prefix_key: 16 to 64 secret bytes that key the prefix index; None draws fresh ones.
     kv_policy, batch_policy: how memory is given out and when batches change; all but "paged" and "continuous" are there
     for comparison (engine/historical). static_padding: a static batch goes on computing rows that have finished.
