@@ -18,15 +18,15 @@ OCTAVO_INLINE const uint8_t* row_of(const LinearArgs& args, int32_t row) {
 // stretch of them ends, LinearArgs says what it reads next.
 constexpr int64_t kFetchAhead = 16384;
 
-// Fetches `Bytes` of the weights that this thread reads kFetchAhead after `at`: for one row, which uses them at once, to
-// L1; for more to L2, where they don't push the rows out. Constant and unrolled, because GCC deletes a loop that only
+// Fetches `Bytes` of the weights that this thread reads kFetchAhead after `at`, to L2: there they don't push the rows
+// out, and more of them can be under way than to L1. Constant and unrolled, because GCC deletes a loop that only
 // prefetches.
-template <int Bytes, int M>
+template <int Bytes>
 OCTAVO_INLINE void fetch_ahead(const LinearArgs& args, const uint8_t* at) {
   at += kFetchAhead;
   if (at >= args.fetch_end) at += args.fetch_next - args.fetch_end;
 #pragma GCC unroll 64
-  for (int line = 0; line < Bytes; line += 64) __builtin_prefetch(at + line, 0, M == 1 ? 3 : 2);
+  for (int line = 0; line < Bytes; line += 64) __builtin_prefetch(at + line, 0, 2);
 }
 
 // Where M rows of activations are read, in a few registers: every fourth row, and the distances from it. Left alone, GCC

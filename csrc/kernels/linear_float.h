@@ -41,7 +41,7 @@ struct FloatBlock {
   // To be called where each tile has given `Bytes`.
   template <int Bytes>
   inline __attribute__((always_inline)) void fetch() {
-    fetch_ahead<Bytes * T, M>(args, whole);
+    fetch_ahead<Bytes * T>(args, whole);
     whole += Bytes * T;
   }
   // sums += w * x[i] for tile t, i counted from where the rows are now.

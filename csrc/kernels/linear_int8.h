@@ -24,9 +24,9 @@ struct Int8Block {
   int64_t stride() const { return args.input.row_bytes; }
   int32_t groups() const { return args.weight->k / kGroup; }
 
-  template <WeightFormat F, int M>
+  template <WeightFormat F>
   inline __attribute__((always_inline)) void fetch_group(int32_t group) const {
-    if (first) fetch_ahead<int(group_bytes(F)), M>(args, tile_of(args, tile_index) + group * group_bytes(F));
+    if (first) fetch_ahead<int(group_bytes(F))>(args, tile_of(args, tile_index) + group * group_bytes(F));
   }
 };
 

@@ -65,7 +65,7 @@ __attribute__((noinline)) void int8_block(const Int8Block& block) {
     __m256 acc[M];
     for (int r = 0; r < M; r++) acc[r] = _mm256_setzero_ps();
     for (int32_t g = 0; g < block.groups(); g++) {
-      if (side == 0) block.fetch_group<F, M>(g);
+      if (side == 0) block.fetch_group<F>(g);
       __m256i quants[8];
       load_side<F>(tile.quants + g * quant_bytes(F) + 4 * side, quants);
       __m256 scales = load_f16_8(tile.scales + g * kColumns + side), minima = scales;

@@ -78,7 +78,7 @@ __attribute__((noinline)) void int8_block(const Int8Block& block) {
   int32_t groups = block.groups();
   RowCursor<M> cursor((const uint8_t*)groups_of(block.rows()), block.stride());
   for (int32_t g = 0; g < groups; g++, cursor.advance(sizeof(Int8Group))) {
-    block.fetch_group<F, M>(g);
+    block.fetch_group<F>(g);
     GroupWeights w;
     load_group<F>(tile, g, &w);
 #pragma GCC unroll 16
