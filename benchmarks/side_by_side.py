@@ -48,7 +48,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--peers", default=",".join(DEFAULT[1:]), help="default: %(default)s; none: Octavo alone")
     parser.add_argument("--rounds", type=int, default=1, help="default: 1; three for a claim")
     parser.add_argument("--quick", action="store_true", help="fewer requests, for a first look")
-    parser.add_argument("--requests", type=int, help="requests of each W3 load (default: 60, as the peers' figures)")
+    parser.add_argument("--requests", type=int, help="requests of each W2 and W3 load (default: 128 and 60)")
     parser.add_argument(
         "--model",
         default=EngineConfig().model,
@@ -88,7 +88,7 @@ def _main(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--rounds is {arguments.rounds}; it must be at least 1.")
     works = select(arguments.workloads, arguments.quick)
     if arguments.requests is not None:
-        works = [work.with_count(arguments.requests) if work.name.startswith("W3") else work for work in works]
+        works = [work.with_count(arguments.requests) if work.name.startswith(("W2", "W3")) else work for work in works]
     if arguments.native:
         arguments.llama_server = native_server(len(os.sched_getaffinity(0)))
     elif arguments.llama_server is None and built_path().exists():

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import bigger_models
 import pytest
 import side_by_side
 import sidebyside.measure
@@ -222,6 +223,26 @@ def test_the_page_holds_figures_ratios_plots_and_how_it_was_run(tmp_path: Path) 
     assert plot.count("<rect") == 3
     assert "](performance/w1-decode_tokens_per_s.svg)" in page
     assert table(results) in page
+
+
+def test_a_row_that_is_about_one_peer_names_it_beside_the_best(tmp_path: Path) -> None:
+    results = filled(tmp_path)
+    results.content["engines"]["openvino"] = results.content["engines"].pop("native")
+    for entry in results.content["measurements"]:
+        entry["workload"], entry["engine"] = "W3-4", entry["engine"].replace("native", "openvino")
+        entry["figures"] = {"ttft_p99_ms": entry["figures"]["ttft_p50_ms"]}
+    assert "1.43 (Wheel); 1.75 (Native), which floor and goal are about | 1.67 | 2.5 |" in table(results)
+
+
+def test_bigger_models_have_a_row_for_each_file_and_a_ratio_for_each_peer(tmp_path: Path) -> None:
+    results = filled(tmp_path)
+    results.content["engines"]["llamacpp"] = results.content["engines"].pop("native")
+    for entry in results.content["measurements"]:
+        entry["engine"] = entry["engine"].replace("native", "llamacpp")
+    results.content["failed"]["vllm-bf16"] = "it did not start"
+    page = bigger_models.page({"llama-3.2-1b:bf16": results, "llama-3.2-1b:q4_0": results})
+    assert page.count("| 250 | 150 | 1.75 |  |  |") == 2
+    assert "> llama-3.2-1b:bf16, vllm-bf16: it did not start" in page
 
 
 @pytest.mark.parametrize("limit", [0.5, 1.2, 4.2, 5.2, 13, 100])
