@@ -202,6 +202,7 @@ void bind_recording(nb::class_<LockedPlan>& plan) {
   plan.def("rope_and_store", [](LockedPlan& self, int32_t q, int32_t k, int32_t v, const AttentionShape& shape) {
     self.locked()->rope_and_store(q, k, v, shape);
   }, "q"_a, "k"_a, "v"_a, "shape"_a);
+  plan.def("keep_outputs", [](LockedPlan& self, const std::vector<int32_t>& rows) { self.locked()->keep_outputs(rows); });
   plan.def("attention", [](LockedPlan& self, int32_t q, int32_t out, const AttentionShape& shape) {
     self.locked()->attention(q, out, shape);
   }, "q"_a, "out"_a, "shape"_a);

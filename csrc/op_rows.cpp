@@ -62,6 +62,18 @@ void ColumnsOp::item(int32_t item, int32_t) noexcept {
     }
 }
 
+void KeepOutputsOp::stage(const Step& step, StageList& out) {
+  output_rows_ = step.output_rows;
+  outputs_ = step.outputs;
+  if (outputs_ < step.tokens_count) out.add(OpKind::rows, stage_of(this, int32_t(buffers_.size())));
+}
+
+void KeepOutputsOp::item(int32_t item, int32_t) noexcept {
+  const Rows& rows = buffers_[size_t(item)];
+  for (int32_t r = 0; r < outputs_; r++)
+    if (output_rows_[r] != r) std::memcpy(rows.row(r), rows.row(output_rows_[r]), sizeof(float) * size_t(rows.width));
+}
+
 void RowsOp::stage(const Step& step, StageList& out) {
   cut_ = RowCut(step.tokens_count, cost_ns(1), threads_);
   out.add(OpKind::rows, stage_of(this, cut_.items()));

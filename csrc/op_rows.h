@@ -61,6 +61,20 @@ class ColumnsOp final : public Op {
   RowCut cut_;
 };
 
+// Moves the rows that outputs are drawn from to the front of their buffers: output r's to row r, in place.
+class KeepOutputsOp final : public Op {
+ public:
+  explicit KeepOutputsOp(std::vector<Rows> buffers) : buffers_(std::move(buffers)) {}
+  // The step's output rows must ascend: a row then never moves over one that is still to be moved.
+  void stage(const Step& step, StageList& out) override;
+  void item(int32_t item, int32_t thread) noexcept;  // one buffer
+
+ private:
+  std::vector<Rows> buffers_;
+  const int32_t* output_rows_ = nullptr;
+  int32_t outputs_ = 0;
+};
+
 // A norm of rows of [groups][width]: each group by itself, with its own weights.
 struct NormArgs {
   bool layer;           // layer norm, else RMS norm

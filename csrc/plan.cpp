@@ -388,6 +388,15 @@ void Plan::attention(int32_t q, int32_t out, const AttentionShape& shape) {
       std::make_unique<AttentionOp>(kernels_, cut, args, pool_->threads(), attention_scratch_, attention_scratch_stride_));
 }
 
+void Plan::keep_outputs(const std::vector<int32_t>& rows) {
+  require(kept_from_ == SIZE_MAX, "only output rows have been kept before");
+  require(!ops_.empty() && dynamic_cast<AttentionOp*>(ops_.back().get()), "output rows are kept right after an attention");
+  std::vector<Rows> buffers;
+  for (int32_t id : rows) buffers.push_back(rows_at(id));
+  ops_.push_back(std::make_unique<KeepOutputsOp>(std::move(buffers)));
+  kept_from_ = ops_.size();
+}
+
 void Plan::head(const RowsShape& norm, int32_t weight, float scale, float softcap) {
   require(!head_, "a plan has one head, and this one has it already");
   require(is_norm(norm.function), "the head begins with a norm");
@@ -430,7 +439,7 @@ int32_t Plan::run(const Step& step, const StepResults& results) {
   if (profiling_) {
     run_profiled(step);
   } else {
-    for (const std::unique_ptr<Op>& op : ops_) op->stage(step, stages_);
+    stage_ops(step, [](size_t) {});
     pool_->run(stages_.stages());
   }
   int32_t most = -1;
@@ -441,14 +450,44 @@ int32_t Plan::run(const Step& step, const StepResults& results) {
   return most;
 }
 
+// The step that ops see once only its output rows are kept.
+Step Plan::outputs_of(const Step& step) {
+  kept_rows_.resize(size_t(step.outputs));
+  kept_positions_.resize(size_t(step.outputs));
+  for (int32_t r = 0; r < step.outputs; r++) {
+    kept_rows_[size_t(r)] = r;
+    kept_positions_[size_t(r)] = step.positions[step.output_rows[r]];
+  }
+  Step kept = step;
+  kept.tokens_count = step.outputs;
+  kept.output_rows = kept_rows_.data();
+  kept.positions = kept_positions_.data();
+  return kept;
+}
+
+// Stages every op that this step needs; `staged` is told the number of each one after it. Output rows are kept only where
+// they ascend. Without any, the last attention and what follows are left out: their results would be for nobody.
+template <typename Staged>
+void Plan::stage_ops(const Step& step, const Staged& staged) {
+  bool keeps = kept_from_ <= ops_.size();
+  for (int32_t r = 1; r < step.outputs; r++) keeps = keeps && step.output_rows[r - 1] < step.output_rows[r];
+  size_t whole = !keeps ? ops_.size() : step.outputs > 0 ? kept_from_ : kept_from_ - 2;
+  Step kept = keeps ? outputs_of(step) : step;
+  for (size_t i = 0; i < ops_.size(); i++) {
+    bool is_keeping = i + 1 == kept_from_;
+    if (i < whole && (keeps || !is_keeping)) ops_[i]->stage(step, stages_);
+    if (i >= whole && (step.outputs > 0 || ops_[i].get() == head_)) ops_[i]->stage(kept, stages_);
+    staged(i);
+  }
+}
+
 void Plan::run_profiled(const Step& step) {
   std::vector<size_t> op_of;  // of each stage
   size_t op = 0;
-  for (size_t i = 0; i < ops_.size(); i++) {
+  stage_ops(step, [&](size_t i) {
     while (op + 1 < op_begins_.size() && op_begins_[op + 1] <= i) op++;
-    ops_[i]->stage(step, stages_);
     op_of.resize(stages_.stages().size(), op);
-  }
+  });
   std::vector<StageTime> times(op_of.size());
   pool_->run(stages_.stages(), times.data());
   seconds_.resize(std::max(seconds_.size(), op + 1));

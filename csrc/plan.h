@@ -85,6 +85,9 @@ class Plan {
            const RoutingShape& routing, const GateShape& gate, int32_t out);
   void rope_and_store(int32_t q, int32_t k, int32_t v, const AttentionShape& shape);
   void attention(int32_t q, int32_t out, const AttentionShape& shape);
+  // Right after an attention, the last one, whose output nobody reads but what is recorded from here on: that is computed
+  // for output rows alone. `rows`: all that it reads.
+  void keep_outputs(const std::vector<int32_t>& rows);
   // `norm`: a norm of the rows that are sampled from.
   void head(const RowsShape& norm, int32_t weight, float scale, float softcap);
 
@@ -117,6 +120,9 @@ class Plan {
   const float* keep(const std::vector<float>& values);
   const AttentionPlan& attention_plan(int32_t q_heads, int32_t window);
   const float* rope_table(const AttentionShape& shape);
+  Step outputs_of(const Step& step);
+  template <typename Staged>
+  void stage_ops(const Step& step, const Staged& staged);
   void run_profiled(const Step& step);
 
   const KernelTable& kernels_;
@@ -166,6 +172,8 @@ class Plan {
 
   std::vector<std::unique_ptr<Op>> ops_;
   std::vector<size_t> op_begins_;
+  size_t kept_from_ = SIZE_MAX;  // the first op that runs for output rows alone
+  std::vector<int32_t> kept_rows_, kept_positions_;
   HeadOp* head_ = nullptr;
   LinearOp* last_linear_ = nullptr;
   StageList stages_;

@@ -55,6 +55,24 @@ def test_alone_or_in_a_crowd(level: str, matrices: TensorType, kv_dtype: str) ->
         assert bits(in_a_crowd(runner, slot, chunk, 24, rng)) == alone
 
 
+@pytest.mark.parametrize("level", LEVELS)
+def test_order_of_output_rows(level: str) -> None:
+    """The last layer keeps output rows only where they ascend; else it computes all rows, to the same bits."""
+    found = {}
+    for order in (1, -1):
+        runner = TinyDecoder().runner(level)
+        for slot, length in ((0, 9), (1, 30), (2, 5)):
+            runner.add(slot, PROMPT[:length])
+        batch = runner.fill([(0, 9), (1, 20), (2, 5)])
+        assert batch.num_outputs == 2
+        batch.output_rows[:2] = batch.output_rows[:2][::order].copy()
+        batch.output_slots[:2] = batch.output_slots[:2][::order].copy()
+        logits = runner.plan.run(batch).logits
+        assert logits is not None
+        found[order] = logits[::order].tobytes()
+    assert found[1] == found[-1]
+
+
 def test_levels_agree_within_rounding() -> None:
     """Different levels are different scopes of the promise, but not different models."""
     found = {}

@@ -51,10 +51,22 @@ def test_a_decoder_layer_is_eight_ops() -> None:
     builder.finish()
     assert native.ops == [
         "embed",
-        *("rows_prepared", "linear", "rope_and_store", "attention", "rows_prepared", "linear"),
+        *("rows_prepared", "linear", "rope_and_store", "attention", "keep_outputs", "rows_prepared", "linear"),
         *("rows_prepared", "linear", "rows_prepared", "linear"),
         "head",
     ]
+
+
+def test_output_rows_are_kept_after_the_last_attention() -> None:
+    """Of the residual and of attention's output, which are all that is read from there on."""
+    native, builder = recording()
+    TinyDecoder(layers=3).record(builder)
+    builder.finish()
+    assert native.ops.count("keep_outputs") == 1
+    assert native.ops[native.ops.index("keep_outputs") - 1] == "attention"
+    assert native.ops.count("attention") == native.ops[: native.ops.index("keep_outputs")].count("attention") == 3
+    ((rows,),) = native.named("keep_outputs")
+    assert len(set(rows)) == len(rows) == 2
 
 
 def test_buffers_do_not_grow_with_layers() -> None:

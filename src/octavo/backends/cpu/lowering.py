@@ -3,6 +3,7 @@
 - A norm whose only reader adds it to the residual right after is added as it is made.
 - A norm or activation whose only reader is the linear group right after it writes that group's quantised input
   straight away, so the f32 row never leaves the cache.
+- What comes after the last attention is computed only for rows that a token is drawn from.
 - A buffer whose last reader has run is used again for the next one of its width.
 - A matrix that is used twice (a tied embedding) is packed once; the embedding is gathered from the head's tiles.
 """
@@ -46,6 +47,9 @@ class Lowering:
         self._kinds = kinds
         self._last_uses = records.last_uses(self._records)
         self._readers = records.readers(self._records)
+        self._last_attention = max(
+            (index for index, record in enumerate(self._records) if isinstance(record, records.Attend)), default=_NONE
+        )
         self._rows: dict[Buffer, int] = {}
         self._free: dict[int, list[int]] = {}
         self._prepared: dict[tuple[int, int], int] = {}
@@ -57,6 +61,8 @@ class Lowering:
             following = self._records[index + 1] if index + 1 < len(self._records) else None
             self._native.next_op()
             self._lower(record, following)
+            if index == self._last_attention:
+                self._keep_outputs()
             for buffer in set(records.reads(record)):
                 if self._last_uses[buffer] == index and buffer in self._rows:
                     self._free.setdefault(self._widths[buffer], []).append(self._rows.pop(buffer))
@@ -95,6 +101,13 @@ class Lowering:
                 native.attention(self._rows[q], self._new_rows(out), _shape(op))
             case records.Head(x=x, norm=norm, weight=weight, scale=scale, softcap=softcap):
                 native.head(self._norm(x, norm), self._packer.handle(weight), scale, softcap)
+
+    def _keep_outputs(self) -> None:
+        """After the last attention: all that is read from here on are rows that it can be told to keep."""
+        live = [buffer for buffer, last in self._last_uses.items() if last > self._last_attention]
+        known = [buffer for buffer in live if buffer in self._rows]
+        if not self._already_prepared.intersection(live):
+            self._native.keep_outputs([self._rows[buffer] for buffer in known])
 
     def _norm(self, x: Buffer, norm: Norm, add_scale: float | None = None) -> _native.RowsShape:
         """The norm, or (with a scale) adding its result."""
