@@ -147,10 +147,7 @@ void attend_span(const Tile& tile, const SpanPages& pages, int span, int head, i
   for_row_blocks(any.empty() ? 0 : count, [&]<int kRows>(int r) {
     score_rows<Kv, kRows>(pages, any, head_dim, q + r * kMaxHeadDim, work.scores + r * kSpan, unless_done(fetch));
   });
-  for (int r = 0; r < count; r++)
-    if (!seen[r].empty())
-      weigh_tokens<Kv>(args.softcap, work.scores + r * kSpan, seen[r].begin, seen[r].end, weights + r * kSpan,
-                       &work.span.greatest[r], &work.span.sum[r]);
+  weigh_rows<Kv>(args.softcap, work.scores, seen, count, weights, work.span.greatest, work.span.sum);
 
   // Units that every row sees whole go through the blocked product, those at the ragged ends row by row.
   int begin = (all.begin + Kv::kPack - 1) / Kv::kPack, end = max_int(begin, all.end / Kv::kPack);
