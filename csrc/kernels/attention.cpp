@@ -33,7 +33,7 @@ struct Workspace {
   FoldRows span;     // of kRowsTogether rows
   float* scores;     // [kRowsTogether][kSpan]
   uint8_t* weights;  // operands [kRowsTogether][kSpan]
-  uint8_t* q;        // operands [kRowsTogether][kMaxHeadDim]
+  uint8_t* q;        // operands [the tile's rows of one head][kMaxHeadDim]
   uint8_t* keys;     // a span of one head, gathered; where pages hold less than a chunk
 };
 
@@ -53,7 +53,7 @@ int64_t lay_out(const KvLayout& kv, int group, uint8_t* scratch, Workspace* work
                 (float*)take(kRowsTogether)};
   work->scores = (float*)take(kRowsTogether * kSpan);
   work->weights = take(kRowsTogether * kSpan);
-  work->q = take(kRowsTogether * kMaxHeadDim);
+  work->q = take(rows * kMaxHeadDim);
   work->keys = take(kv.page_size < kLanes ? kSpan * kv.head_dim : 0);
   return used;
 }
@@ -124,22 +124,32 @@ struct TileRow {
   }
 };
 
-// Rows [first, first + count) of one head against one span -> work.span. `pages` lead to that head.
+// One head's rows as operands: once a head, not once a span, where a tile has only one.
 template <class Kv>
-void attend_span(const Tile& tile, const SpanPages& pages, int span, int head, int first, int count, Fetch* fetch,
+void prepare_queries(const Tile& tile, int head, const Workspace& work) {
+  typename Kv::Operand* q = (typename Kv::Operand*)work.q;
+  f32x16 factor = set1(q_factor(tile.args));
+  int head_dim = tile.args.kv.head_dim;
+  TileRow row(tile, 0);
+  for (int r = 0; r < tile.count; r++, row.next(), q += kMaxHeadDim) {
+    const float* source = row.q(head);
+    for (int d = 0; d < head_dim; d += kLanes) Kv::to_operands(q + d, mul(load(source + d), factor));
+  }
+}
+
+// Rows [first, first + count) of one prepared head against one span -> work.span. `pages` lead to that head.
+template <class Kv>
+void attend_span(const Tile& tile, const SpanPages& pages, int span, int first, int count, Fetch* fetch,
                  const Workspace& work) {
   using Operand = typename Kv::Operand;
   const AttentionArgs& args = tile.args;
   int head_dim = args.kv.head_dim;
-  Operand* q = (Operand*)work.q;
+  const Operand* q = (const Operand*)work.q + first * kMaxHeadDim;
   Operand* weights = (Operand*)work.weights;
-  f32x16 factor = set1(q_factor(args));
   TokenRange seen[kRowsTogether], any{kSpan, 0}, all{0, kSpan};
   begin_fold(work.span, count, head_dim);
   TileRow row(tile, first);
   for (int r = 0; r < count; r++, row.next()) {
-    const float* source = row.q(head);
-    for (int d = 0; d < head_dim; d += kLanes) Kv::to_operands(q + r * kMaxHeadDim + d, mul(load(source + d), factor));
     seen[r] = row.visible(span);
     all = {max_int(all.begin, seen[r].begin), min_int(all.end, seen[r].end)};
     if (!seen[r].empty()) any = {min_int(any.begin, seen[r].begin), max_int(any.end, seen[r].end)};
@@ -201,7 +211,7 @@ void attend_head(const Tile& tile, const SpanPages& pages, int span, int head, b
   int state_row = (head - tile.kv_head) * tile.count;
   for (int first = 0; first < tile.count; first += kRowsTogether) {
     int n = min_int(kRowsTogether, tile.count - first);
-    attend_span<Kv>(tile, pages, span, head, first, n, fetch, work);
+    attend_span<Kv>(tile, pages, span, first, n, fetch, work);
     if (partial) write_partials(tile, span, head, first, n, work.span);
     else fold_span(rows_from(work.state, state_row + first), work.span, n, tile.args.kv.head_dim);
   }
@@ -213,6 +223,7 @@ void attend_tile(const Tile& tile, const AttentionItem& item, const AttentionIte
   const AttentionArgs& args = tile.args;
   int rows = tile.kv_heads * tile.count, head_dim = args.kv.head_dim;
   bool few = tile.count <= kRowsTogether;
+  int prepared = -1;
   if (!item.partial) begin_fold(work.state, rows, head_dim);
   for (int span = item.span_begin; span < item.span_end; span++) {
     TokenRange seen = tile.visible(span);
@@ -229,6 +240,7 @@ void attend_tile(const Tile& tile, const AttentionItem& item, const AttentionIte
     }
     for (int head = tile.kv_head; head < tile.kv_head + tile.kv_heads; head++) {
       pages.key_head = pages.value_head = head * plane_bytes(args.kv);
+      if (head != prepared) prepare_queries<Kv>(tile, prepared = head, work);
       if (few || seen.empty() || pages.pieces == 1) {
         attend_head<Kv>(tile, pages, span, head, item.partial, &fetch, work);
         continue;
