@@ -7,11 +7,12 @@
 #include <stdint.h>
 #include <stddef.h>
 
+#include "weight_formats.h"
+
 namespace octavo {
 
 // ---------------------------------------------------------------------------------------------------- linear layers
 
-enum class WeightFormat : int32_t { f32 = 0, f16 = 1, bf16 = 2, q8_0 = 3, q4_0 = 4, q4_1 = 5 };
 enum class ActivationKind : int32_t { f32 = 0, bf16 = 1, int8 = 2 };
 
 // A matrix [n, k] as tiles of 16 output columns, each holding all of k in the order the level's kernel reads it.

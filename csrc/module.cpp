@@ -44,7 +44,7 @@ Enum enum_from(int32_t value, int32_t count, const char* what) {
   return Enum(value);
 }
 
-WeightFormat format_from(int32_t value) { return enum_from<WeightFormat>(value, 6, "weight format"); }
+WeightFormat format_from(int32_t value) { return enum_from<WeightFormat>(value, kWeightFormatCount, "weight format"); }
 ActivationKind activation_from(int32_t value) { return enum_from<ActivationKind>(value, 3, "activation type"); }
 RowFunction function_from(int32_t value) { return enum_from<RowFunction>(value, kRowFunctions, "row function"); }
 
@@ -68,8 +68,7 @@ class LockedPlan {
 };
 
 void require_row_bytes(WeightFormat format, int64_t k, int64_t row_bytes) {
-  constexpr int64_t kBlockBytes[] = {4, 2, 2, 34, 18, 20}, kBlockElements[] = {1, 1, 1, 32, 32, 32};
-  int64_t elements = kBlockElements[int(format)], wanted = k / elements * kBlockBytes[int(format)];
+  int64_t elements = stored(format).block_elements, wanted = k / elements * stored(format).block_bytes;
   if (k <= 0 || k % elements || row_bytes != wanted)
     throw std::invalid_argument("a weight's rows have " + std::to_string(row_bytes) + " bytes; " + std::to_string(k) +
                                 " elements of its format take " + std::to_string(wanted) + " and come in blocks of " +

@@ -3,8 +3,9 @@
 // so a step reads as much as the real model's.
 //
 //   linear_bench [--level NAME] [--format q4_1|...] [--head q8_0|...|none] [--activations int8|f32|bf16]
-//                [--threads N] [--rows N]... [--repeat N] [--layers N] [--prepare 0]
+//                [--threads N] [--rows N]... [--repeat N] [--layers N] [--prepare 0] [--hidden N]
 //
+// --hidden is 576, or 512 for formats whose blocks have 256 elements.
 // Prints the best and the median step, as tokens/s, weight bytes/s and multiply-adds (2 operations) /s.
 #include <time.h>
 
@@ -26,21 +27,12 @@ using namespace octavo;
 
 struct Options {
   std::string level, format = "q4_1", head = "q8_0", activations = "int8";
-  int threads = 2, repeat = 5, layers = 30, prepare = 1;
+  int threads = 2, repeat = 5, layers = 30, prepare = 1, hidden = 0;
   std::vector<int> rows;
 };
 
-struct Named {
-  const char* name;
-  WeightFormat format;
-  int block_bytes;  // of 32 elements
-};
-constexpr Named kFormats[] = {{"f32", WeightFormat::f32, 128}, {"f16", WeightFormat::f16, 64},
-                              {"bf16", WeightFormat::bf16, 64}, {"q8_0", WeightFormat::q8_0, 34},
-                              {"q4_0", WeightFormat::q4_0, 18}, {"q4_1", WeightFormat::q4_1, 20}};
-
-const Named& format_named(const std::string& name) {
-  for (const Named& f : kFormats)
+const StoredFormat& format_named(const std::string& name) {
+  for (const StoredFormat& f : kWeightFormats)
     if (name == f.name) return f;
   std::fprintf(stderr, "unknown format %s\n", name.c_str());
   std::exit(2);
@@ -53,10 +45,10 @@ struct Group {
 };
 
 // Weights lie one behind the other in the order of their use, as a model's do.
-PackedWeight random_weight(const KernelTable& table, const Named& format, ActivationKind kind, int n, int k,
+PackedWeight random_weight(const KernelTable& table, const StoredFormat& format, ActivationKind kind, int n, int k,
                            uint8_t** memory) {
   static uint64_t state = 88172645463325252ULL;
-  int64_t row_bytes = int64_t(k) / 32 * format.block_bytes, tile_bytes = table.packed_tile_bytes(format.format, kind, k);
+  int64_t row_bytes = int64_t(k) / format.block_elements * format.block_bytes, tile_bytes = table.packed_tile_bytes(format.format, kind, k);
   std::vector<uint8_t> rows(size_t(16 * row_bytes));
   for (uint8_t& b : rows) {
     state ^= state << 13, state ^= state >> 7, state ^= state << 17;
@@ -153,6 +145,7 @@ Options parse(int argc, char** argv) {
     else if (flag == "--threads") o.threads = std::atoi(value.c_str());
     else if (flag == "--repeat") o.repeat = std::atoi(value.c_str());
     else if (flag == "--prepare") o.prepare = std::atoi(value.c_str());
+    else if (flag == "--hidden") o.hidden = std::atoi(value.c_str());
     else if (flag == "--layers") o.layers = std::atoi(value.c_str());
     else if (flag == "--rows") o.rows.push_back(std::atoi(value.c_str()));
     else std::fprintf(stderr, "unknown flag %s\n", flag.c_str()), std::exit(2);
@@ -171,22 +164,26 @@ int main(int argc, char** argv) {
   ActivationKind kind = o.activations == "f32"    ? ActivationKind::f32
                         : o.activations == "bf16" ? ActivationKind::bf16
                                                   : ActivationKind::int8;
-  const Named& format = format_named(o.format);
+  const StoredFormat& format = format_named(o.format);
+  int blocks = o.head == "none" ? format.block_elements
+                                : std::max(format.block_elements, format_named(o.head).block_elements);
+  int hidden = o.hidden ? o.hidden : blocks > 32 ? 512 : 576;
+  if (hidden % 16 || hidden % blocks) return std::fprintf(stderr, "--hidden does not divide into blocks\n"), 2;
   std::vector<Group> ops;
   Mapping mapping(int64_t(1) << 32);  // touched only where weights are written
   uint8_t* memory = mapping.data();
-  auto add = [&](const Named& f, int k, std::vector<int> ns) {
+  auto add = [&](const StoredFormat& f, int k, std::vector<int> ns) {
     Group op{k, {}};
     for (int n : ns) op.weights.push_back(random_weight(*table, f, kind, n, k, &memory));
     ops.push_back(op);
   };
   for (int layer = 0; layer < o.layers; layer++) {
-    add(format, 576, {576, 192, 192});
-    add(format, 576, {576});
-    add(format, 576, {1536, 1536});
-    add(format, 1536, {576});
+    add(format, hidden, {hidden, 192, 192});
+    add(format, hidden, {hidden});
+    add(format, hidden, {1536, 1536});
+    add(format, 1536, {hidden});
   }
-  if (o.head != "none") add(format_named(o.head), 576, {49152});
+  if (o.head != "none") add(format_named(o.head), hidden, {49152});
   double bytes = 0, operations = 0;
   for (const Group& op : ops)
     for (const PackedWeight& w : op.weights) {

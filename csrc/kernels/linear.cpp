@@ -11,27 +11,59 @@ namespace {
 
 typedef void (*LinearFn)(const LinearArgs&, int32_t tile_begin, int32_t tile_end, int32_t row_begin, int32_t row_end);
 
-// The kernel of a combination, or null if there is none. Quantised weights take int8 or f32, bf16 weights bf16 or f32,
-// the others f32.
+// What a format has: kernels by kind of activation, null where there is none, and its way into tiles and out of them.
+struct FormatFunctions {
+  LinearFn f32, bf16, int8;
+  void (*pack_column)(const uint8_t* row, int32_t k, int column, uint8_t* tile);
+  void (*gather)(const PackedWeight& weight, int32_t index, float scale, float* out);
+};
+
+template <WeightFormat F>
+constexpr FormatFunctions functions_for() {
+  FormatFunctions out{float_linear<F, ActivationKind::f32>, nullptr, nullptr, pack_column<F>, gather<F>};
+  if constexpr (F == WeightFormat::bf16) out.bf16 = float_linear<F, ActivationKind::bf16>;
+  if constexpr (is_quantised(F)) out.int8 = int8_linear<F>;
+  return out;
+}
+
+template <int... Formats>
+struct FormatTable {
+  static constexpr FormatFunctions entries[] = {functions_for<WeightFormat(Formats)>()...};
+};
+template <int N, int... Formats>
+struct CountedTable : CountedTable<N - 1, N - 1, Formats...> {};
+template <int... Formats>
+struct CountedTable<0, Formats...> : FormatTable<Formats...> {};
+
+const FormatFunctions& functions_of(WeightFormat format) { return CountedTable<kWeightFormatCount>::entries[int(format)]; }
+
 LinearFn kernel_of(WeightFormat format, ActivationKind activation) {
-  using W = WeightFormat;
-  using A = ActivationKind;
-  if (activation == A::bf16) return format == W::bf16 ? float_linear<W::bf16, A::bf16> : nullptr;
-  bool int8 = activation == A::int8;
-  switch (format) {
-    case W::f32: return int8 ? nullptr : float_linear<W::f32, A::f32>;
-    case W::f16: return int8 ? nullptr : float_linear<W::f16, A::f32>;
-    case W::bf16: return int8 ? nullptr : float_linear<W::bf16, A::f32>;
-    case W::q8_0: return int8 ? int8_linear<W::q8_0> : float_linear<W::q8_0, A::f32>;
-    case W::q4_0: return int8 ? int8_linear<W::q4_0> : float_linear<W::q4_0, A::f32>;
-    case W::q4_1: return int8 ? int8_linear<W::q4_1> : float_linear<W::q4_1, A::f32>;
+  const FormatFunctions& functions = functions_of(format);
+  switch (activation) {
+    case ActivationKind::f32: return functions.f32;
+    case ActivationKind::bf16: return functions.bf16;
+    case ActivationKind::int8: return functions.int8;
   }
   return nullptr;
 }
 
 int64_t packed_tile_bytes(WeightFormat format, ActivationKind activation, int32_t k) {
-  bool whole_groups = !is_quantised(format) || k % kGroup == 0;
-  return kernel_of(format, activation) && whole_groups ? tile_bytes_of(format, k) : 0;
+  return kernel_of(format, activation) && k % stored(format).block_elements == 0 ? tile_bytes_of(format, k) : 0;
+}
+
+// Columns past n stay zero in every part, so that their results are zero or unused, never read out of bounds.
+void pack_tile(WeightFormat format, ActivationKind, const uint8_t* rows, int64_t row_bytes, const int32_t* row_index,
+               int32_t n, int32_t k, int32_t tile, uint8_t* dst) {
+  const FormatFunctions& functions = functions_of(format);
+  memset(dst, 0, size_t(tile_bytes_of(format, k)));
+  for (int column = 0; column < kColumns && tile * kColumns + column < n; column++) {
+    int32_t index = tile * kColumns + column;
+    functions.pack_column(rows + int64_t(row_index ? row_index[index] : index) * row_bytes, k, column, dst);
+  }
+}
+
+void gather_row(const PackedWeight& weight, int32_t index, float scale, float* out) {
+  functions_of(weight.format).gather(weight, index, scale, out);
 }
 
 void linear(const LinearArgs& args, int32_t tile_begin, int32_t tile_end, int32_t row_begin, int32_t row_end) {

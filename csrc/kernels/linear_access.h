@@ -1,6 +1,6 @@
 // How every linear kernel reaches its rows and what it does with finished sums.
 #pragma once
-#include "linear_layout.h"
+#include "linear_unpack.h"
 
 namespace octavo {
 namespace OCTAVO_LEVEL {

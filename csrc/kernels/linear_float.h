@@ -142,53 +142,61 @@ OCTAVO_INLINE void multiply_bf16_bf16(FloatBlock<M, T>& block) {
   }
 }
 
-// Byte b of each 32-bit lane, or its low or high nibble, as f32.
-template <WeightFormat F>
-OCTAVO_INLINE f32x16 quant_to_f32(const uint8_t* vector, int b, bool high) {
-  int shift = 8 * b + (high ? 4 : 0), mask = F == WeightFormat::q8_0 ? 255 : 15;
+// Byte b of each 32-bit lane, which is signed, as f32.
+OCTAVO_INLINE f32x16 quant_to_f32(const int8_t* vector, int b) {
+  int left = 24 - 8 * b;
 #if defined(__AVX512F__)
-  __m512i q = _mm512_and_si512(_mm512_srli_epi32(_mm512_loadu_si512(vector), unsigned(shift)), _mm512_set1_epi32(mask));
-  return {_mm512_cvtepi32_ps(q)};
+  return {_mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(_mm512_load_si512(vector), unsigned(left)), 24))};
 #elif defined(__AVX2__)
-  __m256i m = _mm256_set1_epi32(mask);
   const __m256i* v = (const __m256i*)vector;
-  return {_mm256_cvtepi32_ps(_mm256_and_si256(_mm256_srli_epi32(_mm256_loadu_si256(v), shift), m)),
-          _mm256_cvtepi32_ps(_mm256_and_si256(_mm256_srli_epi32(_mm256_loadu_si256(v + 1), shift), m))};
+  return {_mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(_mm256_load_si256(v), left), 24)),
+          _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(_mm256_load_si256(v + 1), left), 24))};
 #else
   i32v v;
   memcpy(&v, vector, sizeof v);
-  return to_f32({(v >> shift) & mask});  // the sign bits that an arithmetic shift brings in are masked off
+  return to_f32({v << left >> 24});
 #endif
 }
 
-// d * (q - zero), or d * q + m: the very value of gather_row.
+// The weights of a group before scale and minimum, spread to bytes: 8 vectors of 4 k x 16 columns.
 template <WeightFormat F>
-OCTAVO_INLINE f32x16 weight_of(f32x16 q, f32x16 d, f32x16 m) {
-  if constexpr (F == WeightFormat::q4_1) return fma(d, q, m);
-  return mul(d, sub(q, set1(F == WeightFormat::q8_0 ? 128.0f : 8.0f)));
+OCTAVO_INLINE void spread_group(const uint8_t* quants, int8_t (*out)[64]) {
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; i++)
+#pragma GCC unroll 2
+    for (int part = 0; part < 64; part += kVectorBytes) {
+      bytes signed_quants = load_quants<F>(quants + part, i, 0);
+      memcpy(out[i] + part, &signed_quants, kVectorBytes);
+    }
+}
+
+// The very value of gather.
+template <WeightFormat F>
+OCTAVO_INLINE f32x16 weight_of(f32x16 q, const GroupScales& scales, int h) {
+  if constexpr (quant_format(F).minima) return fma(scales.scale[h], q, scales.minimum[h]);
+  return mul(scales.scale[h], q);
 }
 
 template <WeightFormat F, int M, int T>
 OCTAVO_INLINE void multiply_quantised(FloatBlock<M, T>& block) {
-  constexpr int vectors = F == WeightFormat::q8_0 ? 8 : 4;
+  alignas(64) int8_t quants[T][8][64];
   for (int32_t g = 0; g < block.k / kGroup; g++) {
     block.template fetch<int(group_bytes(F))>();
-    f32x16 d[T], m[T];
-    const uint8_t* quants[T];
+    GroupScales scales[T];
+#pragma GCC unroll 4
     for (int t = 0; t < T; t++) {
-      QuantTile parts = quant_tile(F, block.tiles[t], block.k);
-      quants[t] = parts.quants + g * quant_bytes(F);
-      d[t] = load_f16(parts.scales + g * kColumns);
-      m[t] = F == WeightFormat::q4_1 ? load_f16(parts.minima + g * kColumns) : zero();
+      QuantTile tile = quant_tile(F, block.tiles[t], block.k);
+      spread_group<F>(tile.quants + g * quant_bytes(F), quants[t]);
+      scales[t] = load_scales<F>(tile, g);
     }
-    for (int i = 0; i < 8; i++, block.x.advance(16))
+#pragma GCC unroll 2
+    for (int h = 0; h < 2; h++)
+      for (int i = 4 * h; i < 4 * h + 4; i++, block.x.advance(16))
 #pragma GCC unroll 4
-      for (int b = 0; b < 4; b++)
+        for (int b = 0; b < 4; b++)
 #pragma GCC unroll 4
-        for (int t = 0; t < T; t++) {
-          f32x16 q = quant_to_f32<F>(quants[t] + 64 * (i % vectors), b, i >= vectors);
-          block.add(t, weight_of<F>(q, d[t], m[t]), b);
-        }
+          for (int t = 0; t < T; t++)
+            block.add(t, weight_of<F>(quant_to_f32(quants[t][i], b), scales[t], h % quant_format(F).scales), b);
   }
 }
 

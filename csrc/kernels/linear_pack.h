@@ -1,38 +1,55 @@
 // From a file's rows to tiles and back to one row.
 #pragma once
-#include "linear_layout.h"
+#include "linear_blocks.h"
+#include "linear_unpack.h"
 
 namespace octavo {
 namespace OCTAVO_LEVEL {
 namespace {
 
-// GGUF blocks of 32 elements (ggml's block_q8_0, block_q4_0, block_q4_1): f16 scale, then for Q4_1 f16 minimum, then
-// 32 signed bytes or 16 bytes of nibbles (low: elements 0-15, high: 16-31).
-OCTAVO_INLINE int block_header_bytes(WeightFormat format) { return format == WeightFormat::q4_1 ? 4 : 2; }
-OCTAVO_INLINE int block_bytes(WeightFormat format) {
-  return block_header_bytes(format) + (format == WeightFormat::q8_0 ? 32 : 16);
-}
-
-void pack_quantised_column(WeightFormat format, const uint8_t* row, int32_t k, int column, uint8_t* tile) {
-  QuantTile parts = quant_tile(format, tile, k);
-  uint16_t* scales = (uint16_t*)parts.scales;
-  uint16_t* minima = (uint16_t*)parts.minima;
-  int header = block_header_bytes(format), vectors = format == WeightFormat::q8_0 ? 8 : 4;
-  uint8_t bias = format == WeightFormat::q8_0 ? 128 : 0;
-  for (int32_t g = 0; g < k / kGroup; g++) {
-    const uint8_t* block = row + int64_t(g) * block_bytes(format);
-    memcpy(scales + g * kColumns + column, block, 2);
-    if (format == WeightFormat::q4_1) memcpy(minima + g * kColumns + column, block + 2, 2);
-    uint8_t* quants = tile + g * quant_bytes(format) + column * 4;
-    for (int i = 0; i < vectors; i++)
-      for (int b = 0; b < 4; b++) quants[i * 64 + b] = uint8_t(block[header + i * 4 + b] + bias);
+// Adds `Bits` bits of each code, from bit `at` on, to a plane of its own.
+template <int Bits>
+OCTAVO_INLINE void write_plane(const uint32_t* codes, int at, uint8_t* plane) {
+  constexpr uint32_t mask = ((1u << Bits) - 1) * 0x01010101u;
+  for (int i = 0; i < Bits; i++) {
+    uint32_t word = 0;
+    for (int j = 0; j < 8 / Bits; j++) word |= (codes[i + j * Bits] >> at & mask) << Bits * j;
+    memcpy(plane + 64 * i, &word, 4);
   }
 }
 
-void pack_plain_column(WeightFormat format, const uint8_t* row, int32_t k, int column, uint8_t* tile) {
-  if (format == WeightFormat::f32) {
+template <WeightFormat F>
+void pack_quantised_column(const uint8_t* row, int32_t k, int column, uint8_t* tile) {
+  constexpr QuantFormat f = quant_format(F);
+  constexpr int groups_per_block = stored(F).block_elements / kGroup, scale_size = f.kind == ScaleKind::f16 ? 2 : 1;
+  QuantTile parts = quant_tile(F, tile, k);
+  uint8_t *quants = tile + 4 * column, *scales = (uint8_t*)parts.scales + scale_size * column;
+  uint8_t* supers = (uint8_t*)parts.supers + 2 * column;
+  for (int32_t b = 0; b < k / stored(F).block_elements; b++, row += stored(F).block_bytes) {
+    for (int g = 0; g < groups_per_block; g++, quants += quant_bytes(F), scales += scale_bytes(F)) {
+      BlockGroup group{};
+      BlockReader<F>::read(row, g, &group);
+      write_plane<f.low_bits>(group.codes, 0, quants);
+      if constexpr (f.high_bits > 0) write_plane<f.high_bits>(group.codes, f.low_bits, quants + 64 * f.low_bits);
+      for (int s = 0; s < f.scales; s++) {
+        memcpy(scales + s * scale_size * kColumns, group.scales + s * scale_size, scale_size);
+        if (f.minima && f.kind != ScaleKind::nibbles)
+          memcpy(scales + (f.scales + s) * scale_size * kColumns, group.minima + s * scale_size, scale_size);
+      }
+    }
+    if constexpr (f.kind != ScaleKind::f16) {
+      memcpy(supers, row + super_offset(F), 2);
+      if constexpr (f.minima) memcpy(supers + 2 * kColumns, row + super_offset(F) + 2, 2);
+      supers += super_bytes(F);
+    }
+  }
+}
+
+template <WeightFormat F>
+void pack_plain_column(const uint8_t* row, int32_t k, int column, uint8_t* tile) {
+  if constexpr (F == WeightFormat::f32) {
     for (int32_t i = 0; i < k; i++) memcpy(tile + (int64_t(i) * kColumns + column) * 4, row + int64_t(i) * 4, 4);
-  } else if (format == WeightFormat::f16) {
+  } else if constexpr (F == WeightFormat::f16) {
     for (int32_t i = 0; i < k; i++) memcpy(tile + (int64_t(i) * kColumns + column) * 2, row + int64_t(i) * 2, 2);
   } else {
     for (int32_t i = 0; i < k; i++)
@@ -40,41 +57,45 @@ void pack_plain_column(WeightFormat format, const uint8_t* row, int32_t k, int c
   }
 }
 
-// Columns past n stay zero in every part, so that their results are zero or unused, never read out of bounds.
-void pack_tile(WeightFormat format, ActivationKind, const uint8_t* rows, int64_t row_bytes, const int32_t* row_index,
-               int32_t n, int32_t k, int32_t tile, uint8_t* dst) {
-  memset(dst, 0, size_t(tile_bytes_of(format, k)));
-  for (int column = 0; column < kColumns && tile * kColumns + column < n; column++) {
-    int32_t index = tile * kColumns + column;
-    const uint8_t* row = rows + int64_t(row_index ? row_index[index] : index) * row_bytes;
-    if (is_quantised(format)) pack_quantised_column(format, row, k, column, dst);
-    else pack_plain_column(format, row, k, column, dst);
+template <WeightFormat F>
+void pack_column(const uint8_t* row, int32_t k, int column, uint8_t* tile) {
+  if constexpr (is_quantised(F)) pack_quantised_column<F>(row, k, column, tile);
+  else pack_plain_column<F>(row, k, column, tile);
+}
+
+template <WeightFormat F>
+void gather_quantised(const PackedWeight& weight, const uint8_t* tile, int column, float scale, float* out) {
+  constexpr QuantFormat f = quant_format(F);
+  QuantTile parts = quant_tile(F, tile, weight.k);
+  for (int32_t g = 0; g < weight.k / kGroup; g++, out += kGroup) {
+    GroupScales all = load_scales<F>(parts, g);
+    float d[f.scales], m[f.scales], lanes[kColumns];
+    for (int h = 0; h < f.scales; h++) {
+      store(lanes, all.scale[h]);
+      d[h] = lanes[column];
+      if constexpr (f.minima) store(lanes, all.minimum[h]);
+      m[h] = f.minima ? lanes[column] : 0.0f;
+    }
+    for (int i = 0; i < kGroup; i++) {
+      int code = load_codes<F, uint32_t>(parts.quants + g * quant_bytes(F) + 4 * column, i / 4) >> 8 * (i % 4) & 255;
+      float q = f.codebook ? kCodebook[code & 15] : float(code - f.zero);
+      int h = i / kHalf % f.scales;
+      // d * q is exact in f32 (at most 18 + 6 bits), so that a fused multiply-add would round to the same value.
+      out[i] = (f.minima ? d[h] * q + m[h] : d[h] * q) * scale;
+    }
   }
 }
 
-float quantised_element(WeightFormat format, QuantTile parts, int column, int32_t i) {
-  int32_t g = i / kGroup;
-  int q = quant_at(format, parts.quants + g * quant_bytes(format), column, i % kGroup);
-  float d = f16_to_f32(parts.scales[g * kColumns + column]);
-  if (format != WeightFormat::q4_1) return d * float(q);
-  // d * q is exact in f32 (11 + 4 bits), so that a fused multiply-add would round to the same value.
-  return d * float(q) + f16_to_f32(parts.minima[g * kColumns + column]);
-}
-
-void gather_row(const PackedWeight& weight, int32_t index, float scale, float* out) {
+template <WeightFormat F>
+void gather(const PackedWeight& weight, int32_t index, float scale, float* out) {
   const uint8_t* tile = weight.tiles + int64_t(index / kColumns) * weight.tile_bytes;
   int column = index % kColumns;
-  QuantTile parts = quant_tile(weight.format, tile, weight.k);
+  if constexpr (is_quantised(F)) return gather_quantised<F>(weight, tile, column, scale, out);
   for (int32_t i = 0; i < weight.k; i++) {
-    switch (weight.format) {
-      case WeightFormat::f32: out[i] = ((const float*)tile)[int64_t(i) * kColumns + column]; break;
-      case WeightFormat::f16: out[i] = f16_to_f32(((const uint16_t*)tile)[int64_t(i) * kColumns + column]); break;
-      case WeightFormat::bf16:
-        out[i] = bf16_to_f32(((const uint16_t*)tile)[(int64_t(i / 2) * kColumns + column) * 2 + i % 2]);
-        break;
-      default: out[i] = quantised_element(weight.format, parts, column, i);
-    }
-    out[i] *= scale;
+    if constexpr (F == WeightFormat::f32) out[i] = ((const float*)tile)[int64_t(i) * kColumns + column] * scale;
+    else if constexpr (F == WeightFormat::f16)
+      out[i] = f16_to_f32(((const uint16_t*)tile)[int64_t(i) * kColumns + column]) * scale;
+    else out[i] = bf16_to_f32(((const uint16_t*)tile)[(int64_t(i / 2) * kColumns + column) * 2 + i % 2]) * scale;
   }
 }
 

@@ -55,11 +55,10 @@ OCTAVO_INLINE void quantise_groups(const float* x, float inverse, int32_t groups
       int32_t q_sum = 0;
       for (int i = 0; i < kHalf; i++) q_sum += out->q[h * kHalf + i] = int8_t(rounded[i]);
       out->origin[h] = 1.5f * power_of_two(23 + e);
+      out->signed_origin[h] = int32_t(float_to_bits(out->origin[h])) - 128 * q_sum;
       sum += power_of_two(e) * float(q_sum);
     }
     out->sum = sum;
-    out->minus_8_sum = -8.0f * sum;
-    out->minus_128_sum = -128.0f * sum;
   }
 }
 

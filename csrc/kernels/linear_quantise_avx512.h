@@ -65,16 +65,15 @@ OCTAVO_INLINE void quantise_two(const float* x, float inverse, Int8Group* first,
     sums[h] = _mm_dpbusd_epi32(sums[h], _mm_set1_epi8(1), bytes);
   }
   __m128i halves = _mm_hadd_epi32(_mm_hadd_epi32(sums[0], sums[1]), _mm_hadd_epi32(sums[2], sums[3]));
+  __m128i signed_origins = _mm_sub_epi32(_mm_castps_si128(origins), _mm_slli_epi32(halves, 7));
   __m128 scaled = _mm_mul_ps(_mm_cvtepi32_ps(halves), power_of_two(e));
   scaled = _mm_add_ps(scaled, _mm_movehdup_ps(scaled));  // lanes 0 and 2: the groups' sums
 #pragma GCC unroll 2
   for (int g = 0; g < 2; g++) {
     if (!groups[g]) continue;
-    float sum = _mm_cvtss_f32(g ? _mm_movehl_ps(scaled, scaled) : scaled);
     memcpy(groups[g]->origin, (const char*)&origins + 8 * g, 8);
-    groups[g]->sum = sum;
-    groups[g]->minus_8_sum = -8.0f * sum;
-    groups[g]->minus_128_sum = -128.0f * sum;
+    memcpy(groups[g]->signed_origin, (const char*)&signed_origins + 8 * g, 8);
+    groups[g]->sum = _mm_cvtss_f32(g ? _mm_movehl_ps(scaled, scaled) : scaled);
   }
 }
 

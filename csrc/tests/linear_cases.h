@@ -8,20 +8,11 @@
 #include <vector>
 
 #include "kernels.h"
+#include "block_values.h"
 
 namespace octavo_test {
 
 using namespace octavo;
-
-struct Random {
-  uint64_t state;
-  uint32_t next() {  // xorshift64*, Vigna 2016
-    state ^= state >> 12, state ^= state << 25, state ^= state >> 27;
-    return uint32_t((state * 0x2545F4914F6CDD1DULL) >> 32);
-  }
-  int below(int n) { return int(next() % uint32_t(n)); }
-  float uniform() { return float(next()) * 0x1p-31f - 1.0f; }  // [-1, 1)
-};
 
 // Memory at a 64-byte boundary and not a byte longer than asked.
 struct Buffer {
@@ -38,11 +29,6 @@ struct Buffer {
   std::unique_ptr<uint8_t, Free> data;
 };
 
-inline double f16_value(uint16_t h) {
-  int exponent = (h >> 10) & 31, mantissa = h & 1023;
-  double v = exponent ? std::ldexp(1024 + mantissa, exponent - 25) : std::ldexp(mantissa, -24);
-  return h & 0x8000 ? -v : v;
-}
 inline double bf16_value(uint16_t h) {
   uint32_t u = uint32_t(h) << 16;
   float f;
@@ -50,65 +36,49 @@ inline double bf16_value(uint16_t h) {
   return double(f);
 }
 
-struct Format {
-  WeightFormat format;
-  const char* name;
-  int block;  // elements
-  int bytes;  // of a block
-};
-constexpr Format kFormats[] = {
-    {WeightFormat::f32, "f32", 1, 4},    {WeightFormat::f16, "f16", 1, 2},    {WeightFormat::bf16, "bf16", 1, 2},
-    {WeightFormat::q8_0, "q8_0", 32, 34}, {WeightFormat::q4_0, "q4_0", 32, 18}, {WeightFormat::q4_1, "q4_1", 32, 20},
-};
 constexpr const char* kActivationNames[] = {"f32", "bf16", "int8"};
-
-// Finite f16 bits: mostly of ordinary size, sometimes zero, subnormal or large.
-inline uint16_t random_f16(Random& random) {
-  int exponent = random.below(16) ? 8 + random.below(6) : random.below(20);
-  return uint16_t(random.below(2) << 15 | exponent << 10 | random.below(1024));
-}
 
 // A matrix [n, k] in a file's own layout, and what it means.
 struct Matrix {
-  Format format;
+  StoredFormat format;
   int n, k;
   int64_t row_bytes;
   Buffer file;
   std::vector<double> values;  // [n][k]
 
-  Matrix(const Format& format, int n, int k, Random& random)
-      : format(format), n(n), k(k), row_bytes(int64_t(k / format.block) * format.bytes), file(n * row_bytes),
-        values(size_t(n) * size_t(k)) {
+  Matrix(const StoredFormat& format, int n, int k, Random& random)
+      : format(format), n(n), k(k), row_bytes(int64_t(k / format.block_elements) * format.block_bytes),
+        file(n * row_bytes), values(size_t(n) * size_t(k)) {
     for (int r = 0; r < n; r++)
-      for (int b = 0; b < k / format.block; b++)
-        fill_block(file.data.get() + r * row_bytes + b * format.bytes, &values[size_t(r) * k + b * format.block], random);
+      for (int b = 0; b < k / format.block_elements; b++) {
+        uint8_t* block = file.data.get() + r * row_bytes + b * format.block_bytes;
+        fill_block(block, random);
+        double* out = &values[size_t(r) * size_t(k) + size_t(b * format.block_elements)];
+        if (is_quantised(format.format)) block_values(format.format, block, out);
+        else *out = element_value(block);
+      }
   }
 
  private:
-  void fill_block(uint8_t* block, double* out, Random& random) {
-    if (format.block == 1) return fill_element(block, out, random);
-    uint16_t d = random_f16(random), m = random_f16(random);
-    int header = format.format == WeightFormat::q4_1 ? 4 : 2;
-    std::memcpy(block, &d, 2);
-    if (header == 4) std::memcpy(block + 2, &m, 2);
-    for (int i = header; i < format.bytes; i++) block[i] = uint8_t(random.next() >> 13);
-    for (int i = 0; i < 32; i++) {
-      int nibble = i < 16 ? block[header + i % 16] & 15 : block[header + i % 16] >> 4;
-      if (format.format == WeightFormat::q8_0) out[i] = f16_value(d) * int8_t(block[header + i]);
-      else if (format.format == WeightFormat::q4_0) out[i] = f16_value(d) * (nibble - 8);
-      else out[i] = double(float(f16_value(d) * nibble + f16_value(m)));
+  void fill_block(uint8_t* block, Random& random) {
+    if (format.format == WeightFormat::f32 || format.format == WeightFormat::bf16) {
+      float f = random.uniform();
+      std::memcpy(block, reinterpret_cast<uint8_t*>(&f) + 4 - format.block_bytes, size_t(format.block_bytes));
+      return;
+    }
+    for (int i = 0; i < format.block_bytes; i++) block[i] = uint8_t(random.next() >> 13);
+    for (int offset : f16_offsets(format.format)) {
+      uint16_t f = random_f16(random);
+      if (offset >= 0) std::memcpy(block + offset, &f, 2);
     }
   }
-  void fill_element(uint8_t* block, double* out, Random& random) {
-    float f = random.uniform();
-    uint32_t bits;
-    std::memcpy(&bits, &f, 4);
-    uint16_t half = format.format == WeightFormat::f16 ? random_f16(random) : uint16_t(bits >> 16);
-    if (format.bytes == 4) std::memcpy(block, &f, 4);
-    else std::memcpy(block, &half, 2);
-    *out = format.format == WeightFormat::f32    ? double(f)
-           : format.format == WeightFormat::f16 ? f16_value(half)
-                                                 : bf16_value(half);
+  double element_value(const uint8_t* element) const {
+    float f;
+    std::memcpy(&f, element, 4 < format.block_bytes ? 4 : size_t(format.block_bytes));
+    uint16_t half;
+    std::memcpy(&half, element, 2);
+    if (format.format == WeightFormat::f32) return double(f);
+    return format.format == WeightFormat::f16 ? f16_value(half) : bf16_value(half);
   }
 };
 

@@ -153,31 +153,33 @@ void check_extremes(const KernelTable& table, const Matrix& m, ActivationKind ki
 
 bool exists(WeightFormat format, ActivationKind kind) {
   if (kind == ActivationKind::f32) return true;
-  return kind == ActivationKind::int8 ? format >= WeightFormat::q8_0 : format == WeightFormat::bf16;
+  return kind == ActivationKind::int8 ? is_quantised(format) : format == WeightFormat::bf16;
 }
 
 void check_level(const KernelTable& table) {
   Random random{0x9E3779B97F4A7C15ULL};
-  for (const Format& format : kFormats)
+  for (const StoredFormat& format : kWeightFormats)
     for (ActivationKind kind : {ActivationKind::f32, ActivationKind::bf16, ActivationKind::int8}) {
       if (!exists(format.format, kind)) {
-        expect(table.packed_tile_bytes(format.format, kind, 64) == 0, "%s: a missing combination claims to exist",
+        expect(table.packed_tile_bytes(format.format, kind, 512) == 0, "%s: a missing combination claims to exist",
                table.level);
         continue;
       }
-      bool blocks = format.block > 1;
+      int block = format.block_elements;
+      expect(block == 1 || table.packed_tile_bytes(format.format, kind, 3 * block + 16) == 0,
+             "%s: %s claims to hold half a block", table.level, format.name);
       for (int rows = 1; rows <= 40; rows++) {
-        int n = 1 + random.below(70), k = blocks ? 32 * (1 + random.below(5)) : 1 + random.below(100);
+        int n = 1 + random.below(70), k = block == 1 ? 1 + random.below(100) : block * (1 + random.below(block == 32 ? 5 : 2));
         Matrix m(format, n, k, random);
         check_values({table, m, kind, rows}, false, random);
         if (kind == ActivationKind::int8) check_values({table, m, kind, rows}, true, random);
         check_invariance({table, m, kind, rows}, random);
       }
-      Matrix m(format, 33, blocks ? 64 : 37, random);
+      Matrix m(format, 33, block == 1 ? 37 : std::max(block, 64), random);
       check_gather(table, m, kind, random);
       check_extremes(table, m, kind);
       // Longer than any block of rows or of k that a kernel may work in.
-      Matrix wide(format, 17, blocks ? 1536 : 1501, random);
+      Matrix wide(format, 17, block == 1 ? 1501 : 1536, random);
       check_values({table, wide, kind, 5}, false, random);
       check_invariance({table, wide, kind, 150}, random);
     }

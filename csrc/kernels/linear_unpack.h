@@ -1,0 +1,105 @@
+// One group of a quantised tile in registers: its codes and its scales.
+#pragma once
+#include "linear_layout.h"
+
+namespace octavo {
+namespace OCTAVO_LEVEL {
+namespace {
+
+// The level's vector of bytes. Shifts go by 16 bits, and masks drop what comes in from the other byte.
+#if defined(__AVX2__) && !defined(__AVX512F__)
+constexpr int kVectorBytes = 32;
+#else
+constexpr int kVectorBytes = 64;
+#endif
+typedef uint8_t bytes __attribute__((vector_size(kVectorBytes), may_alias));
+typedef uint16_t words __attribute__((vector_size(kVectorBytes), may_alias));
+
+// The byte in every byte of a vector, or of a number of 4 bytes.
+template <typename V>
+OCTAVO_INLINE V repeat(uint8_t byte) {
+  if constexpr (sizeof(V) == 4) return byte * 0x01010101u;
+  else return (V)(bytes{} + byte);
+}
+
+// The bits that plane `Bits` wide holds of vector i of the codes, moved to bit `At`.
+template <int Bits, int At, typename V>
+OCTAVO_INLINE V plane_bits(const uint8_t* plane, int i) {
+  V v;
+  memcpy(&v, plane + 64 * (i % Bits), sizeof v);
+  if constexpr (Bits == 8) return v;
+  int right = Bits * (i / Bits) - At;
+  v = right >= 0 ? v >> right : v << -right;
+  return v & repeat<V>(((1 << Bits) - 1) << At);
+}
+
+// Vector i of a group's codes from `quants` on: all columns, or as many as V has room for. V is `words` or uint32_t.
+template <WeightFormat F, typename V>
+OCTAVO_INLINE V load_codes(const uint8_t* quants, int i) {
+  constexpr QuantFormat f = quant_format(F);
+  V codes = plane_bits<f.low_bits, 0, V>(quants, i);
+  if constexpr (f.high_bits > 0) codes |= plane_bits<f.high_bits, f.low_bits, V>(quants + 64 * f.low_bits, i);
+  return codes;
+}
+
+// kCodebook[code] + add.
+OCTAVO_INLINE bytes look_up(bytes codes, int add) {
+#if defined(__AVX512F__)
+  __m512i table = _mm512_broadcast_i32x4(_mm_load_si128((const __m128i*)kCodebook));
+  table = _mm512_add_epi8(table, _mm512_set1_epi8(char(add)));
+  return (bytes)_mm512_shuffle_epi8(table, (__m512i)codes);
+#elif defined(__AVX2__)
+  __m256i table = _mm256_broadcastsi128_si256(_mm_load_si128((const __m128i*)kCodebook));
+  table = _mm256_add_epi8(table, _mm256_set1_epi8(char(add)));
+  return (bytes)_mm256_shuffle_epi8(table, (__m256i)codes);
+#else
+  bytes out;
+  for (int c = 0; c < kVectorBytes; c++) out[c] = uint8_t(kCodebook[codes[c]] + add);
+  return out;
+#endif
+}
+
+// Vector i of a group's weights before scale and minimum, plus `add`.
+template <WeightFormat F>
+OCTAVO_INLINE bytes load_quants(const uint8_t* quants, int i, int add) {
+  constexpr QuantFormat f = quant_format(F);
+  bytes codes = (bytes)load_codes<F, words>(quants, i);
+  if constexpr (f.codebook) return look_up(codes, add);
+  else return add == f.zero ? codes : codes + uint8_t(add - f.zero);
+}
+
+// What products are multiplied with, and what a weight gets on top: value = scale * q + minimum. Of each half if the
+// format has two scales, else only the first. Exact: a scale is f16, or f16 times at most 8 bits.
+struct GroupScales {
+  f32x16 scale[2], minimum[2];
+};
+
+template <WeightFormat F>
+OCTAVO_INLINE GroupScales load_scales(QuantTile tile, int64_t g) {
+  constexpr QuantFormat f = quant_format(F);
+  const uint8_t* own = tile.scales + g * scale_bytes(F);
+  GroupScales out;
+  if constexpr (f.kind == ScaleKind::f16) {
+    out.scale[0] = load_f16((const uint16_t*)own);
+    if constexpr (f.minima) out.minimum[0] = load_f16((const uint16_t*)own + kColumns);
+    return out;
+  }
+  const uint16_t* super = (const uint16_t*)(tile.supers + g / kSuperGroups * super_bytes(F));
+  f32x16 scale = load_f16(super), minimum = zero();
+  if constexpr (f.minima) minimum = sub(zero(), load_f16(super + kColumns));
+#pragma GCC unroll 2
+  for (int h = 0; h < f.scales; h++, own += kColumns) {
+    if constexpr (f.kind == ScaleKind::nibbles) {
+      out.scale[h] = mul(scale, load_nibbles(own, 0));
+      out.minimum[h] = mul(minimum, load_nibbles(own, 4));
+    } else {
+      out.scale[h] = mul(scale, load_i8((const int8_t*)own));
+      if constexpr (f.minima) out.minimum[h] = mul(minimum, load_i8((const int8_t*)own + f.scales * kColumns));
+    }
+  }
+  return out;
+}
+
+}  // namespace
+}  // namespace OCTAVO_LEVEL
+}  // namespace octavo
