@@ -7,6 +7,7 @@ import pytest
 from tests.backends.harness import LEVELS, Runner, TinyDecoder
 
 from octavo.backends.ops import Floats
+from octavo.formats.ggml_types import BY_TENSOR_TYPE
 from octavo.formats.tensor import TensorType
 
 PROMPT = np.random.default_rng(20).integers(0, 160, 61).tolist()
@@ -42,10 +43,19 @@ def in_a_crowd(
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize(
     ("matrices", "kv_dtype"),
-    [(TensorType.Q4_1, "bf16"), (TensorType.Q8_0, "f32"), (TensorType.BF16, "bf16"), (TensorType.F32, "f32")],
+    [
+        (TensorType.Q4_1, "bf16"),
+        (TensorType.Q8_0, "f32"),
+        (TensorType.Q5_0, "bf16"),
+        (TensorType.Q4_K, "bf16"),
+        (TensorType.Q6_K, "f32"),
+        (TensorType.BF16, "bf16"),
+        (TensorType.F32, "f32"),
+    ],
 )
 def test_alone_or_in_a_crowd(level: str, matrices: TensorType, kv_dtype: str) -> None:
-    model = TinyDecoder(matrices)
+    large = BY_TENSOR_TYPE[matrices].block_elements == 256
+    model = TinyDecoder(matrices, hidden=256, heads=8, ffn=256) if large else TinyDecoder(matrices)
     runner = model.runner(level, threads=1, kv_dtype=kv_dtype)
     runner.add(3, PROMPT)
     alone = bits(runner.generate(3, DRAWN))

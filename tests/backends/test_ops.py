@@ -18,12 +18,15 @@ from tests.backends.harness import (
     small_limits,
     values_of,
 )
+from tests.formats.random_blocks import random_blocks
 
 from octavo.backends.ops import AttentionOp, Buffer, Floats, KvSpec, Norm, Projection, Weight
 from octavo.formats.blocks import quantize
-from octavo.formats.tensor import TensorType
+from octavo.formats.ggml_types import BY_TENSOR_TYPE, is_quantised
+from octavo.formats.tensor import Tensor, TensorType
 
 FORMATS = list(TensorType)
+QUANTISED = [type_ for type_ in FORMATS if is_quantised(type_)]
 TOKENS = [3, 0, 7, 7, 31, 12, 1]
 
 pytestmark = pytest.mark.parametrize("level", LEVELS)
@@ -34,10 +37,18 @@ def assert_close(actual: Floats, expected: Floats, share: float) -> None:
     np.testing.assert_allclose(actual, expected, rtol=0, atol=share * np.abs(expected).max())
 
 
+def random_matrix(rng: np.random.Generator, rows: int, columns: int, type_: TensorType) -> Weight:
+    """Of a quantised type, blocks of random bits: what no encoder makes is there too."""
+    if not is_quantised(type_):
+        return random_weight(rng, rows, columns, type_)
+    return Weight(Tensor("random", type_, (rows, columns), random_blocks(type_, rng, rows, columns)))
+
+
 @pytest.mark.parametrize("type_", FORMATS)
 def test_embed(level: str, type_: TensorType) -> None:
-    table = random_weight(np.random.default_rng(1), 64, 64, type_)
-    expected, actual = (values_of(name, lambda b: b.embed(table, 1.7), 64, TOKENS) for name in ("reference", level))
+    width = max(64, BY_TENSOR_TYPE[type_].block_elements)
+    table = random_matrix(np.random.default_rng(1), width, width, type_)
+    expected, actual = (values_of(name, lambda b: b.embed(table, 1.7), width, TOKENS) for name in ("reference", level))
     assert_close(actual, expected, 1e-6)
 
 
@@ -67,46 +78,48 @@ def test_gated(level: str, activation: str) -> None:
 @pytest.mark.parametrize(
     ("type_", "activations", "share"),
     [(type_, "f32", 3e-6) for type_ in FORMATS]
-    + [(type_, "int8", 0.02) for type_ in (TensorType.Q8_0, TensorType.Q4_0, TensorType.Q4_1)]
+    + [(type_, "int8", 0.02) for type_ in QUANTISED]
     + [(TensorType.BF16, "bf16", 0.01)],
 )
 def test_linear(level: str, type_: TensorType, activations: str, share: float) -> None:
     rng = np.random.default_rng(4)
-    table = random_weight(rng, 96, 96)
-    matrix = random_weight(rng, 100, 96, type_)
+    width = max(96, BY_TENSOR_TYPE[type_].block_elements)
+    table = random_weight(rng, width, width)
+    matrix = random_matrix(rng, 100, width, type_)
     permuted = Weight(matrix.tensor, rng.permutation(100)[:64].astype(np.int32))
-    back = random_weight(rng, 96, 64)
+    back = random_weight(rng, width, 64)
     biases = rng.standard_normal((2, 100), np.float32)
 
     def record(builder: Any) -> Buffer:
         """A group with and without bias and row order; both results end up added to a residual."""
         x = builder.embed(table, 1.0)
-        normed = builder.norm(x, Norm(np.ones(96, np.float32), 1e-6))
+        normed = builder.norm(x, Norm(np.ones(width, np.float32), 1e-6))
         _, picked = builder.linear(normed, [Projection(matrix, biases[0]), Projection(permuted, biases[1, :64])])
         (out,) = builder.linear(picked, [Projection(back)], residual=x)
         return out
 
     if activations == "f32":
-        actual = values_of(level, record, 96, TOKENS, "f32")
+        actual = values_of(level, record, width, TOKENS, "f32")
     else:
-        actual = values_of(level, record, 96, TOKENS)  # auto: `table` and `back` stay f32
+        actual = values_of(level, record, width, TOKENS)  # auto: `table` and `back` stay f32
     if activations == "bf16" and level != "avx512_bf16":
         share = 3e-6  # auto takes f32 where the level has no bf16 products
-    assert_close(actual, values_of("reference", record, 96, TOKENS), share)
+    assert_close(actual, values_of("reference", record, width, TOKENS), share)
 
 
 def test_linear_group_of_mixed_formats(level: str) -> None:
     """Projections of one input that are multiplied in different activation types."""
     rng = np.random.default_rng(5)
-    table, bias = random_weight(rng, 64, 64), rng.standard_normal(64, np.float32)
-    group = [random_weight(rng, 64, 64, type_) for type_ in (TensorType.Q8_0, TensorType.F16, TensorType.Q4_1)]
+    table, bias = random_weight(rng, 256, 256), rng.standard_normal(256, np.float32)
+    types = (TensorType.Q8_0, TensorType.F16, TensorType.Q4_K, TensorType.Q6_K)
+    group = [random_weight(rng, 256, 256, type_) for type_ in types]
 
     def record(builder: Any) -> Buffer:
         x = builder.embed(table, 1.0)
-        one, two, three = builder.linear(x, [Projection(group[0], bias), Projection(group[1]), Projection(group[2])])
-        return builder.gated(builder.gated(one, two, "silu"), three, "silu")
+        one, two, three, four = builder.linear(x, [Projection(group[0], bias), *map(Projection, group[1:])])
+        return builder.gated(builder.gated(builder.gated(one, two, "silu"), three, "silu"), four, "silu")
 
-    assert_close(values_of(level, record, 64, TOKENS), values_of("reference", record, 64, TOKENS), 0.03)
+    assert_close(values_of(level, record, 256, TOKENS), values_of("reference", record, 256, TOKENS), 0.03)
 
 
 HEADS = AttentionOp(0, 6, 2, 32, 32**-0.5, (1e4 ** (-np.arange(16) / 16)).astype(np.float32))

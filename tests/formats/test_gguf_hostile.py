@@ -167,11 +167,12 @@ def test_not_a_file(tmp_path: Path) -> None:
 
 def test_unsupported_type_is_an_error_only_when_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "k.gguf"
-    path.write_bytes(gguf((), (info("t", (256,), 12), info("u", (32,), offset=160))))
+    path.write_bytes(gguf((), (info("t", (256,), 16), info("u", (32,), offset=96))))
     file = GgufFile.open(path)
     assert file.tensor("u").type is TensorType.F32
     with pytest.raises(
-        ModelFileError, match=r"tensor t has type Q4_K, .* supported are F32, F16, BF16, Q8_0, Q4_0, Q4_1"
+        ModelFileError,
+        match=r"k\.gguf.* tensor t has type IQ2_XXS, .* supported are F32, F16, BF16, Q8_0, .*, Q6_K, IQ4_NL, IQ4_XS",
     ):
         file.tensor("t")
     with pytest.raises(ModelFileError, match="tensor v is missing"):

@@ -58,6 +58,11 @@ GGML_TYPES: dict[int, GgmlType] = {type_.id: type_ for type_ in _TABLE}
 BY_TENSOR_TYPE: dict[TensorType, GgmlType] = {TensorType[t.name]: t for t in _TABLE if t.name in TensorType.__members__}
 
 
+def is_quantised(type_: TensorType) -> bool:
+    """Whether elements share scales in blocks."""
+    return BY_TENSOR_TYPE[type_].block_elements > 1
+
+
 def tensor_type(ggml: GgmlType) -> TensorType | None:
     """The type Octavo computes with, or None if it can't yet."""
     return TensorType.__members__.get(ggml.name)

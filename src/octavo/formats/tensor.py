@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 
 class TensorType(IntEnum):
-    """Element formats, with the values of csrc/kernels.h WeightFormat."""
+    """Element formats, with the values of csrc/weight_formats.h WeightFormat."""
 
     F32 = 0
     F16 = 1
@@ -18,6 +18,15 @@ class TensorType(IntEnum):
     Q8_0 = 3
     Q4_0 = 4
     Q4_1 = 5
+    Q5_0 = 6
+    Q5_1 = 7
+    Q2_K = 8
+    Q3_K = 9
+    Q4_K = 10
+    Q5_K = 11
+    Q6_K = 12
+    IQ4_NL = 13
+    IQ4_XS = 14
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 from octavo import _native
 from octavo.backends.ops import Projection, UnsupportedError, Weight
+from octavo.formats.ggml_types import is_quantised
 from octavo.formats.tensor import TensorType
 
 #: Values of csrc/kernels.h ActivationKind.
 KINDS = {"f32": 0, "bf16": 1, "int8": 2}
-_QUANTISED = (TensorType.Q8_0, TensorType.Q4_0, TensorType.Q4_1)
 _BF16_LEVEL = "avx512_bf16"
 
 
@@ -34,7 +34,7 @@ class ActivationKinds:
         stored = weight.tensor.type
         if self._activations != "auto":
             return KINDS[self._activations]
-        if stored in _QUANTISED:
+        if is_quantised(stored):
             return KINDS["int8"]
         return KINDS["bf16"] if stored == TensorType.BF16 and self._has_bf16 else KINDS["f32"]
 
