@@ -83,7 +83,7 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "alignment 0": (gguf((entry("general.alignment", U32, struct.pack("<I", 0)),)), "general.alignment is 0"),
     "alignment 3": (gguf((entry("general.alignment", U32, struct.pack("<I", 3)),)), "general.alignment is 3"),
     "alignment text": (gguf((entry("general.alignment", STRING, text("32")),)), "general.alignment must be an integer"),
-    "split": (gguf((entry("split.count", U32, struct.pack("<I", 4)),)), "split into 4 files"),
+    "split": (gguf((entry("split.count", U32, struct.pack("<I", 4)),)), "is one of 4 files of a model"),
     "5 dimensions": (gguf((), (info("t", (1,) * 5),)), "tensor t has 5 dimensions"),
     "0 dimensions": (gguf((), (info("t", ()),)), "tensor t has 0 dimensions"),
     "2^32 dimensions": (gguf((), (text("t") + struct.pack("<I", 2**32 - 1),)), "tensor t has 4294967295 dimensions"),

@@ -144,6 +144,18 @@ def test_hub_quantisation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert resolve("org/name:q4_0").path == tmp_path / "m-Q4_0.gguf"
 
 
+def test_hub_split_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All files of a split model are fetched, and count as one."""
+    parts = [f"q/m-Q4_K_M-0000{number}-of-00003.gguf" for number in (1, 2, 3)]
+    hub = FakeHub(tmp_path, [*parts, "m-Q8_0.gguf"])
+    fetched: list[str] = []
+    download = hub.hf_hub_download
+    monkeypatch.setattr(hub, "hf_hub_download", lambda repo, name: fetched.append(name) or download(repo, name))
+    use(monkeypatch, hub)
+    assert resolve("org/name:Q4_K_M").path == tmp_path / parts[0]
+    assert fetched == parts
+
+
 def test_hub_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, FakeHub(tmp_path, ["only.gguf"], online=False))
     with pytest.raises(ModelNotFoundError, match=r"fetched from the hub: .*Name or service not known.*network"):

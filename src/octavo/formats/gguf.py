@@ -10,6 +10,7 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -20,6 +21,7 @@ from octavo.formats.cursor import Cursor
 from octavo.formats.errors import ModelFileError
 from octavo.formats.ggml_types import GGML_TYPES, GgmlType, tensor_type
 from octavo.formats.gguf_metadata import FIXED_DTYPES, Metadata, NumberSpan, Stored, StringSpan, ValueType
+from octavo.formats.gguf_split import MAX_PARTS, part_of, part_paths
 from octavo.formats.mapped import drop_pages, map_file
 from octavo.formats.tensor import Tensor, TensorType
 
@@ -53,29 +55,48 @@ class TensorInfo:
     nbytes: int
 
 
-class GgufFile:
-    """An open GGUF file: `metadata`, `infos` and views of its tensors. The mapping lives as long as any view of it."""
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One file, mapped and checked."""
 
-    def __init__(self, path: Path, raw: mmap.mmap, metadata: Metadata, infos: dict[str, TensorInfo]) -> None:
-        self.path = path
-        self.metadata = metadata
-        self.infos = infos
-        self._raw = raw
+    path: Path
+    raw: mmap.mmap
+    stored: dict[str, Stored]
+    infos: dict[str, TensorInfo]
+
+    @classmethod
+    def open(cls, path: Path) -> _Part:
+        raw = map_file(path)
+        cursor = Cursor(path, raw)
+        tensor_count, key_count = _read_header(cursor)
+        stored = _read_metadata(cursor, key_count)
+        return cls(path, raw, stored, _read_infos(cursor, tensor_count, _alignment(cursor, stored)))
+
+    def split_number(self, key: str, default: int) -> int:
+        value = self.stored.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_TENSORS:
+            raise ModelFileError(self.path, f"metadata {key} must be an integer from 0 to {MAX_TENSORS}")
+        return value
+
+
+class GgufFile:
+    """An open GGUF file: `metadata`, `infos` and views of its tensors. The mapping lives as long as any view of it.
+
+    Of a model split into several files, `path` and `metadata` are the first one's, and the tensors are all.
+    """
+
+    def __init__(self, parts: Sequence[_Part]) -> None:
+        self.path = parts[0].path
+        self.metadata = Metadata(parts[0].path, parts[0].raw, parts[0].stored)
+        self.infos = {name: info for part in parts for name, info in part.infos.items()}
+        self._homes = {name: part for part in parts for name in part.infos}
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> GgufFile:
-        """Map and check a file. Raises ModelFileError."""
-        file_path = Path(path)
-        raw = map_file(file_path)
-        cursor = Cursor(file_path, raw)
-        tensor_count, key_count = _read_header(cursor)
-        stored = _read_metadata(cursor, key_count)
-        if stored.get("split.count", 1) not in (0, 1):
-            cursor.fail(
-                f"is part of a model split into {stored['split.count']} files; join them with gguf-split --merge"
-            )
-        infos = _read_infos(cursor, tensor_count, _alignment(cursor, stored))
-        return cls(file_path, raw, Metadata(file_path, raw, stored), infos)
+        """Map and check a file, and its other parts if it is the first of several. Raises ModelFileError."""
+        first = _Part.open(Path(path))
+        count = first.split_number("split.count", 1)
+        return cls([first] if count <= 1 else [first, *_other_parts(first, count)])
 
     @property
     def names(self) -> list[str]:
@@ -89,20 +110,58 @@ class GgufFile:
         info = self.infos.get(name)
         if info is None:
             raise ModelFileError(self.path, f"tensor {name} is missing")
+        part = self._homes[name]
         type_ = tensor_type(info.type)
         if type_ is None:
             supported = ", ".join(TensorType.__members__)
             raise ModelFileError(
-                self.path, f"tensor {name} has type {info.type.name}, which is not supported; supported are {supported}"
+                part.path, f"tensor {name} has type {info.type.name}, which is not supported; supported are {supported}"
             )
         rows = prod(info.shape[:-1])
-        data = np.frombuffer(self._raw, np.uint8, info.nbytes, info.offset).reshape(rows, -1)
+        data = np.frombuffer(part.raw, np.uint8, info.nbytes, info.offset).reshape(rows, -1)
         return Tensor(name, type_, info.shape, data)
 
     def release(self, name: str) -> None:
         """Tell the kernel that this tensor's pages are not needed soon (it has been packed); views stay valid."""
         info = self.infos[name]
-        drop_pages(self._raw, info.offset, info.nbytes)
+        drop_pages(self._homes[name].raw, info.offset, info.nbytes)
+
+
+def _other_parts(first: _Part, count: int) -> list[_Part]:
+    """The second and further files of a split model. Raises ModelFileError unless the set is whole."""
+    if count > MAX_PARTS:
+        raise ModelFileError(first.path, f"is one of {count} files; a model may have {MAX_PARTS}")
+    named = part_of(first.path)
+    if named is None or named[1] != count:
+        raise ModelFileError(
+            first.path,
+            f"is one of {count} files of a model, whose names must end in -00001-of-{count:05}.gguf and so on",
+        )
+    paths = part_paths(first.path)
+    if named[0] != 1 or first.split_number("split.no", 0) != 0:
+        raise ModelFileError(first.path, f"is not the first of {count} files of a model; name {paths[0].name}")
+    parts = []
+    for number, path in enumerate(paths[1:], 1):
+        if not path.exists():
+            raise ModelFileError(first.path, f"needs {path.name} beside it, which is missing ({number + 1} of {count})")
+        part = _Part.open(path)
+        if (part.split_number("split.no", 0), part.split_number("split.count", 1)) != (number, count):
+            raise ModelFileError(path, f"is not what its name says, file {number + 1} of {count}; was it renamed?")
+        parts.append(part)
+    _check_whole([first, *parts])
+    return parts
+
+
+def _check_whole(parts: Sequence[_Part]) -> None:
+    seen: dict[str, Path] = {}
+    for part in parts:
+        for name in part.infos:
+            if name in seen:
+                raise ModelFileError(part.path, f"has tensor {name}, which {seen[name].name} has too")
+            seen[name] = part.path
+    wanted = parts[0].split_number("split.tensors.count", len(seen))
+    if wanted != len(seen):
+        raise ModelFileError(parts[0].path, f"names {wanted} tensors in all its files; they hold {len(seen)}")
 
 
 def _read_header(cursor: Cursor) -> tuple[int, int]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from octavo.formats.errors import ModelNotFoundError
+from octavo.formats.gguf_split import part_of, part_paths
 from octavo.formats.model_files import ModelFiles
 
 # What a model needs besides its weights; never code.
@@ -43,7 +44,8 @@ def fetch(model: str) -> ModelFiles:
             folder = Path(huggingface_hub.snapshot_download(repo, allow_patterns=_PATTERNS))
             return ModelFiles("safetensors", folder, repo)
         chosen = file or _only_gguf(repo, quantisation, names)
-        return ModelFiles("gguf", Path(huggingface_hub.hf_hub_download(repo, chosen)), model)
+        paths = [Path(huggingface_hub.hf_hub_download(repo, name)) for name in _parts(chosen)]
+        return ModelFiles("gguf", paths[0], model)
     except ModelNotFoundError:
         raise
     except Exception as error:
@@ -78,9 +80,18 @@ def _unreachable(model: str, error: Exception) -> ModelNotFoundError:
     )
 
 
+def _parts(name: str) -> list[str]:
+    """The file, or all the files of a split model whose first it is."""
+    part = part_of(name)
+    return [name] if part is None or part[0] != 1 else [path.as_posix() for path in part_paths(PurePosixPath(name))]
+
+
 def _only_gguf(repo: str, quantisation: str | None, names: Sequence[str]) -> str:
-    """The one GGUF file among `names`, or among those whose name has the word `quantisation`; case does not matter."""
-    every = sorted(name for name in names if name.endswith(".gguf"))
+    """The one GGUF file among `names`, or among those whose name has the word `quantisation`; case does not matter.
+
+    Of a model split into several files, that is the first.
+    """
+    every = sorted(name for name in names if name.endswith(".gguf") and (part_of(name) or (1,))[0] == 1)
     if not every:
         found = "no GGUF files" if quantisation else "neither safetensors nor GGUF files"
         raise ModelNotFoundError(f"{repo} on the hub holds {found}")

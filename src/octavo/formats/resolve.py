@@ -6,6 +6,7 @@ from pathlib import Path
 
 from octavo.formats.catalogue import CATALOGUE, cache_folder, find
 from octavo.formats.errors import ModelNotFoundError
+from octavo.formats.gguf_split import whole_name
 from octavo.formats.hub import fetch, is_hub_id
 from octavo.formats.model_files import ModelFiles
 from octavo.formats.pull import Progress, pull
@@ -39,11 +40,11 @@ def check_name(model: str) -> None:
 
 
 def public_name(model: str) -> str:
-    """What clients call the model: of a path the last part, without a file's extension; else the name itself."""
+    """What clients call the model: of a path the last part, without extension and number of a part; else the name."""
     path = Path(model).expanduser()
     if not path.exists():
         return model
-    return path.resolve().name if path.is_dir() else path.stem
+    return path.resolve().name if path.is_dir() else whole_name(path)
 
 
 def comes_from_hub(model: str) -> bool:
