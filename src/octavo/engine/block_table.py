@@ -53,8 +53,8 @@ class BlockTable:
             self._pool.release([source])
             copy = (block, source, target)
         self.pages += taken
-        for block in range(start // size, -(-end // size)):
-            self._pool.fill(self.pages[block], min(size, end - block * size))
+        first, behind = start // size, -(-end // size)
+        self._pool.fill_run(self.pages[first:behind], end - (behind - 1) * size)
         return PageWrites(taken, copy)
 
     def append(self, page: int) -> None:

@@ -216,7 +216,7 @@ class CostModel:
         parts = _fit(features, seconds, self._parts)
         ratio = seconds / np.maximum(features @ parts, 1e-12)
         usual = ratio <= 2 * _median(ratio)  # the others: the machine was busy with something else
-        self._parts = _fit(features[usual], seconds[usual], self._parts)
+        self._parts = parts if usual.all() else _fit(features[usual], seconds[usual], self._parts)
 
 
 class _Samples:

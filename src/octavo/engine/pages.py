@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.int32]
+Index = npt.NDArray[np.intp]
 
 FREE, HELD, CACHED = 0, 1, 2
 
@@ -96,8 +97,9 @@ class PagePool:
         pages = self._free[-count:]
         pages.reverse()
         del self._free[-count:]
-        self.holders[pages] = 1
-        self._last_use[pages] = self.now
+        index = np.array(pages, np.intp)
+        self.holders[index] = 1
+        self._last_use[index] = self.now
         self.pages_held += count
         return pages
 
@@ -117,27 +119,36 @@ class PagePool:
         """Take a holder from each of these distinct held pages, given in block order."""
         if not pages:
             return
-        left = self.holders[pages] - 1
+        index = np.array(pages, np.intp)
+        left = self.holders[index] - 1
         if left.min() < 0:
             raise ValueError(f"page {pages[int(left.argmin())]} is released but nobody holds it")
-        self.holders[pages] = left
-        self._last_use[pages] = self.now
-        for page in np.asarray(pages)[left == 0][::-1].tolist():
-            self.pages_held -= 1
-            self.slots_filled -= int(self.filled[page])
-            if self.kept[page]:
-                self._cached[page] = None
-            else:
-                self.filled[page] = 0
-                self._free.append(page)
+        self.holders[index] = left
+        self._last_use[index] = self.now
+        gone = index[left == 0][::-1]
+        self.pages_held -= len(gone)
+        self.slots_filled -= int(self.filled[gone].sum())
+        kept = self.kept[gone]
+        self._cached.update(dict.fromkeys(gone[kept].tolist()))
+        empty = gone[~kept]
+        self.filled[empty] = 0
+        self._free += empty.tolist()
 
     def fill(self, page: int, count: int) -> None:
         """A held page now has its first `count` slots written (or about to be, by a step under way)."""
         self.slots_filled += count - int(self.filled[page])
         self.filled[page] = count
 
-    def fill_next(self, pages: Ints) -> None:
-        """Each of these distinct held pages has one more slot written. int32 [n]."""
+    def fill_run(self, pages: Sequence[int], last_count: int) -> None:
+        """`fill` for distinct pages: all are full now but the last one, which has `last_count` slots written."""
+        index = np.array(pages, np.intp)
+        before = int(self.filled[index].sum())
+        self.filled[index] = self.page_size
+        self.filled[index[-1]] = last_count
+        self.slots_filled += (len(pages) - 1) * self.page_size + last_count - before
+
+    def fill_next(self, pages: Index) -> None:
+        """Each of these distinct held pages has one more slot written. intp [n]."""
         self.filled[pages] += 1
         self.slots_filled += len(pages)
 
@@ -145,8 +156,8 @@ class PagePool:
         """One holder, and nobody counts on its content."""
         return self.holders[page] == 1 and not self.kept[page]
 
-    def shared(self, pages: Ints) -> npt.NDArray[np.bool_]:
-        """The opposite of `writable` for each of these held pages. int32 [n] -> bool [n]."""
+    def shared(self, pages: Index) -> npt.NDArray[np.bool_]:
+        """The opposite of `writable` for each of these held pages. intp [n] -> bool [n]."""
         shared: npt.NDArray[np.bool_] = (self.holders[pages] > 1) | self.kept[pages]
         return shared
 

@@ -18,7 +18,7 @@ from octavo.engine.request import Finish, Request, StepOutputs
 from octavo.engine.scheduler_config import SchedulerConfig
 from octavo.engine.sequence import NO_SLOT, Family, Sequence
 from octavo.engine.sharing import PrefixSharing
-from octavo.engine.slots import Ints, SlotTable
+from octavo.engine.slots import Index, SlotTable
 from octavo.engine.stats import Counters, EngineStats, Occupancy
 from octavo.engine.step import Step, StepResult
 from octavo.engine.step_builder import Flight, StepBuilder
@@ -115,7 +115,7 @@ class Scheduler:
         """Who goes on in this step, and who enters it."""
         to_feed = self._slots.to_feed()
         builder = self._new_builder()
-        builder.decodes(np.flatnonzero(to_feed == 1).astype(np.int32))
+        builder.decodes((to_feed == 1).nonzero()[0])
         prefills = self._prefills(to_feed)
         admit = not shortage and self._admission.possible
         if prefills or admit:
@@ -153,9 +153,9 @@ class Scheduler:
         if admit:
             self._admission.fill(builder, budget, self._step_id, whole=False)
 
-    def _prefills(self, to_feed: Ints) -> list[Sequence]:
+    def _prefills(self, to_feed: Index) -> list[Sequence]:
         found = [self._slots.at(slot) for slot in (to_feed > 1).nonzero()[0].tolist()]
-        return sorted(found, key=lambda s: s.rank)
+        return sorted(found, key=lambda s: s.rank) if len(found) > 1 else found
 
     def _make_room(self) -> bool:
         """Preempt, last in rank first, until every decode and the first of the prefills can have its next page.
@@ -224,9 +224,10 @@ class Scheduler:
             raise ValueError(f"a result of {len(result.tokens)} tokens for {len(flight.sampled)} samples")
         self._flights.popleft()
         self._observe(flight, result)
-        alive = slots.epoch[step.slots] == flight.epochs
-        if not alive.all():
-            flight, result = flight.only(alive), result.only(alive[step.sample])
+        if slots.vacated != flight.vacated:
+            alive = slots.epoch[step.slots] == flight.epochs
+            if not alive.all():
+                flight, result = flight.only(alive), result.only(alive[step.sample])
         self._computed(flight)
         outputs = self._outputs(flight, result)
         for at in outputs.finish.nonzero()[0].tolist():
@@ -265,8 +266,7 @@ class Scheduler:
 
     def _computed(self, flight: Flight) -> None:
         """K and V of the step's tokens are in their pages now: register full pages, let followers go."""
-        step, slots, size = flight.step, self._slots, self.pool.page_size
-        after = step.num_computed + step.num_tokens
+        step, after, slots, size = flight.step, flight.after, self._slots, self.pool.page_size
         slots.computed[step.slots] = after
         if self._waiting.counts_service:
             work = (step.num_tokens + step.sample).tolist()
@@ -319,7 +319,7 @@ class Scheduler:
             executor_s=counters.executor_s,
         )
 
-    def owners(self, slots: Ints) -> list[tuple[int, int]]:
+    def owners(self, slots: Index) -> list[tuple[int, int]]:
         """(request id, choice) of the sequences in these slots; (-1, 0) where one has gone. O(n); for replays."""
         table = self._slots
         ids = np.where(table.known[slots] > 0, table.request_id[slots], -1)
@@ -327,7 +327,7 @@ class Scheduler:
 
     def occupancy(self) -> Occupancy:
         """Who has how many token slots at this moment. O(slots); for benchmarks."""
-        slots = np.flatnonzero(self._slots.known).astype(np.int32)
+        slots = self._slots.known.nonzero()[0]
         return Occupancy(self._slots.request_id[slots], self._slots.computed[slots], self._slots.capacity[slots])
 
     def memory_report(self) -> MemoryReport:

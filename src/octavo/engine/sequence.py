@@ -69,3 +69,8 @@ class Sequence:
     @property
     def prompt_len(self) -> int:
         return len(self.request.prompt)
+
+    @property
+    def stoppable(self) -> bool:
+        """A token may end it, not only its length."""
+        return bool(self.stop_ids) or not self.request.params.ignore_eos

@@ -9,35 +9,41 @@ from octavo.engine.request import Finish, Tokens
 from octavo.engine.sequence import NO_SLOT, Sequence
 
 Ints = npt.NDArray[np.int32]
+#: What indexes arrays. numpy gathers and scatters by it several times as fast as by int32, which it has to convert.
+Index = npt.NDArray[np.intp]
 Bools = npt.NDArray[np.bool_]
 
 
 class SlotTable:
     """State of up to `num_slots` running sequences, in columns indexed by slot.
 
-    known: tokens whose value is known. drawn: tokens that steps under way will add. scheduled: tokens fed to steps so
-    far; computed: those whose step has been applied. An idle slot has zeros, so it never has anything to feed.
+    known: tokens whose value is known. reach: with those that steps under way will add. scheduled: tokens fed to steps
+    so far; computed: those whose step has been applied. An idle slot has zeros, so it never has anything to feed.
     capacity: token slots of its pages. tail: the page of token slot capacity - 1.
-    epoch: changes whenever the slot is vacated, so a late result is recognised.
+    epoch: changes whenever the slot is vacated, so a late result is recognised. vacated: how often any was.
+    forking: running sequences of requests with several, the only ones that may share a page not full yet.
     """
 
     def __init__(self, num_slots: int, max_len: int, eos_ids: frozenset[int]) -> None:
-        def column() -> Ints:
-            return np.zeros(num_slots, np.int32)
+        def column() -> Index:
+            return np.zeros(num_slots, np.intp)
 
-        self.known, self.drawn, self.scheduled, self.computed = column(), column(), column(), column()
+        self.known, self.reach, self.scheduled, self.computed = column(), column(), column(), column()
         self.capacity, self.tail, self.limit, self.min_tokens_at = column(), column(), column(), column()
-        self.choice, self.cached_tokens, self.epoch = column(), column(), column()
+        self.epoch = column()
+        self.choice: Ints = np.zeros(num_slots, np.int32)
+        self.cached_tokens: Ints = np.zeros(num_slots, np.int32)
         self.request_id = np.zeros(num_slots, np.int64)
         self.queued_s = np.zeros(num_slots, np.float32)
         self.stops_at_eos: Bools = np.zeros(num_slots, np.bool_)
         self.has_stop_ids: Bools = np.zeros(num_slots, np.bool_)
         self.tokens: Ints = np.zeros((num_slots, max_len), np.int32)
-        self.ones: Ints = np.ones(num_slots, np.int32)  # constants, of which a step of decodes shows a part
+        self.ones: Index = np.ones(num_slots, np.intp)  # constants, of which a step of decodes shows a part
         self.trues: Bools = np.ones(num_slots, np.bool_)
         self.ones.flags.writeable = self.trues.flags.writeable = False
         self.sequences: list[Sequence | None] = [None] * num_slots
-        self.count = 0
+        self.count = self.vacated = self.forking = 0
+        self._stopping = 0  # running sequences that a token may end
         self._free = list(range(num_slots - 1, -1, -1))
         self._is_eos: Bools = np.zeros(max(eos_ids, default=0) + 2, np.bool_)  # the last entry stands for larger ids
         self._is_eos[list(eos_ids)] = True
@@ -58,7 +64,7 @@ class SlotTable:
         self.count += 1
         known = len(sequence.tokens)
         self.tokens[slot, :known] = sequence.tokens
-        self.known[slot] = known
+        self.known[slot] = self.reach[slot] = known
         self.capacity[slot] = sequence.table.capacity
         self.tail[slot] = sequence.table.pages[-1] if sequence.table.pages else 0
         self.scheduled[slot] = self.computed[slot] = computed
@@ -67,8 +73,11 @@ class SlotTable:
         self.request_id[slot] = sequence.request.request_id
         self.choice[slot] = sequence.choice
         self.cached_tokens[slot] = sequence.cached_tokens
-        self.stops_at_eos[slot] = not sequence.request.params.ignore_eos
+        params = sequence.request.params
+        self.stops_at_eos[slot] = not params.ignore_eos
         self.has_stop_ids[slot] = bool(sequence.stop_ids)
+        self._stopping += sequence.stoppable
+        self.forking += params.n > 1
         return slot
 
     def stamp(self, slot: int, now_s: float) -> None:
@@ -85,10 +94,17 @@ class SlotTable:
         sequence.slot = NO_SLOT
         self.sequences[slot] = None
         self.count -= 1
-        self.known[slot] = self.drawn[slot] = self.scheduled[slot] = self.computed[slot] = 0
+        self._stopping -= sequence.stoppable
+        self.forking -= sequence.request.params.n > 1
+        self.idle(slot)
         self.capacity[slot] = 0
-        self.epoch[slot] += 1
         self._free.append(slot)
+
+    def idle(self, slot: int) -> None:
+        """Nothing is known or fed of the slot's sequence any more, and results that come for it are late."""
+        self.known[slot] = self.reach[slot] = self.scheduled[slot] = self.computed[slot] = 0
+        self.epoch[slot] += 1
+        self.vacated += 1
 
     def at(self, slot: int) -> Sequence:
         """The sequence that has this slot."""
@@ -96,32 +112,32 @@ class SlotTable:
         assert sequence is not None, f"slot {slot} is idle"
         return sequence
 
-    def reach(self, slot: int) -> int:
-        """Tokens that the sequence has, or will have when the steps under way have ended."""
-        return int(self.known[slot]) + int(self.drawn[slot])
-
-    def to_feed(self) -> Ints:
-        """int32 [num_slots]: tokens each slot could feed now; 0 for those that wait for their last token's result."""
-        reach = self.known + self.drawn
-        return np.where(reach < self.limit, reach - self.scheduled, 0)
+    def to_feed(self) -> Index:
+        """intp [num_slots]: tokens each slot could feed now; 0 for those that wait for their last token's result."""
+        left: Index = self.reach - self.scheduled
+        left *= self.reach < self.limit
+        return left
 
     def pages_owed(self, page_size: int) -> int:
         """Pages that the running sequences still need for the tokens they have."""
-        missing = self.known + self.drawn - self.capacity
-        return int((-(-np.maximum(missing, 0) // page_size)).sum())
+        missing = self.reach - self.capacity
+        return sum(-(-tokens // page_size) for tokens in missing[missing > 0].tolist())
 
-    def append(self, slots: Ints, tokens: Tokens) -> npt.NDArray[np.uint8]:
+    def append(self, slots: Index, tokens: Tokens) -> npt.NDArray[np.uint8]:
         """Each of these slots has drawn a token. Returns uint8 [n]: Finish of each."""
         at = self.known[slots]
         self.tokens[slots, at] = tokens
         length = at + 1
         self.known[slots] = length
-        self.drawn[slots] -= 1
-        stop = self._is_eos[np.minimum(tokens, len(self._is_eos) - 1)] & self.stops_at_eos[slots]
-        for i in self.has_stop_ids[slots].nonzero()[0].tolist():
-            stop[i] |= int(tokens[i]) in self.at(slots[i]).stop_ids
-        stop &= length >= self.min_tokens_at[slots]
         finish = np.zeros(len(slots), np.uint8)
         finish[length >= self.limit[slots]] = Finish.LENGTH
-        finish[stop] = Finish.STOP
+        if self._stopping:
+            finish[self._stopped(slots, tokens) & (length >= self.min_tokens_at[slots])] = Finish.STOP
         return finish
+
+    def _stopped(self, slots: Index, tokens: Tokens) -> Bools:
+        """Which of these tokens end their sequences, if those are long enough."""
+        stop: Bools = self._is_eos[np.minimum(tokens, len(self._is_eos) - 1)] & self.stops_at_eos[slots]
+        for i in self.has_stop_ids[slots].nonzero()[0].tolist():
+            stop[i] |= int(tokens[i]) in self.at(slots[i]).stop_ids
+        return stop

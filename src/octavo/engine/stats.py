@@ -70,13 +70,13 @@ class EngineStats:
 class Occupancy:
     """Running sequences at one moment: whose, how many of their token slots are filled, and how many they hold.
 
-    request_ids int64 [N]; filled and held int32 [N], shared pages counted for every holder.
+    request_ids int64 [N]; filled and held intp [N], shared pages counted for every holder.
     finished_slots: token slots that rows of finished sequences still hold (static batches with padding).
     memory_refused: somebody waits because no memory could be had for it (historical policies; False with paging).
     """
 
     request_ids: npt.NDArray[np.int64]
-    filled: npt.NDArray[np.int32]
-    held: npt.NDArray[np.int32]
+    filled: npt.NDArray[np.intp]
+    held: npt.NDArray[np.intp]
     finished_slots: int = 0
     memory_refused: bool = False

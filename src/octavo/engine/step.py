@@ -10,6 +10,7 @@ import numpy.typing as npt
 from octavo.engine.params import SamplingParams
 
 Ints = npt.NDArray[np.int32]
+Index = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class Step:
     append_slots/append_pages: int32 [A]; page j is appended to the block table of slot j, in order.
     copies: int32 [C, 4] of (slot, block index, source page, target page): copy the page's bytes and let the block
         table point at the target (copy-on-write).
-    slots/num_tokens/num_computed: int32 [S]; scheduled sequences in batch order: its slot, how many of its known
+    slots/num_tokens/num_computed: intp [S]; scheduled sequences in batch order: its slot, how many of its known
         tokens are computed now, and how many were computed before. Tokens num_computed ..
         num_computed + num_tokens - 1 of the slot's token row are fed.
     sample: bool [S]; the sequence's last known token is among them, so a next token is drawn.
@@ -53,9 +54,9 @@ class Step:
     append_slots: Ints
     append_pages: Ints
     copies: Ints
-    slots: Ints
-    num_tokens: Ints
-    num_computed: Ints
+    slots: Index
+    num_tokens: Index
+    num_computed: Index
     sample: npt.NDArray[np.bool_]
     num_tokens_total: int
 

@@ -11,9 +11,10 @@ from octavo.engine.budget import StepBudget
 from octavo.engine.cost import StepShape
 from octavo.engine.pages import PagePool
 from octavo.engine.sequence import Sequence
-from octavo.engine.slots import Bools, Ints, SlotTable
+from octavo.engine.slots import Bools, Index, SlotTable
 from octavo.engine.step import SequenceStart, Step
 
+_NO_SLOTS = np.empty(0, np.intp)
 _NO_INTS = np.empty(0, np.int32)
 _NO_COPIES = np.empty((0, 4), np.int32)
 
@@ -22,15 +23,18 @@ _NO_COPIES = np.empty((0, 4), np.int32)
 class Flight:
     """A step under way: what `apply` needs to know when its result comes.
 
-    The first `num_decodes` rows are decodes, the others chunks. epochs: int32 [S], of the rows' slots when scheduled.
-    sampled: int32 [R]; the slots for which a token is drawn.
+    The first `num_decodes` rows are decodes, the others chunks. epochs: intp [S], of the rows' slots when scheduled;
+    vacated: how many slots had been vacated by then (since nobody has gone as long as it stays).
+    sampled: intp [R]; the slots for which a token is drawn. after: intp [S]; tokens computed when it has been applied.
     """
 
     step: Step
-    epochs: Ints
+    epochs: Index
+    vacated: int
     num_decodes: int
     shape: StepShape
-    sampled: Ints
+    sampled: Index
+    after: Index
 
     def only(self, rows: Bools) -> Flight:
         """The flight without the rows, bool [S], that are False; its shape stays what was computed."""
@@ -43,7 +47,14 @@ class Flight:
             sample=step.sample[rows],
         )
         decodes = int(np.count_nonzero(rows[: self.num_decodes]))
-        return Flight(kept, self.epochs[rows], decodes, self.shape, step.slots[rows & step.sample])
+        return replace(
+            self,
+            step=kept,
+            epochs=self.epochs[rows],
+            num_decodes=decodes,
+            sampled=step.slots[rows & step.sample],
+            after=self.after[rows],
+        )
 
 
 class StepBuilder:
@@ -56,7 +67,7 @@ class StepBuilder:
         self._append_slots: list[int] = []
         self._append_pages: list[int] = []
         self._copies: list[tuple[int, int, int, int]] = []
-        self._decodes = self._decodes_at = _NO_INTS
+        self._decodes = self._decodes_at = _NO_SLOTS
         self._chunks: list[tuple[int, int, int, bool]] = []
         self.decode_shape = StepShape(0, 0, 0, 0)
 
@@ -64,7 +75,7 @@ class StepBuilder:
     def empty(self) -> bool:
         return not self._chunks and not len(self._decodes)
 
-    def decodes(self, decodes: Ints) -> None:
+    def decodes(self, decodes: Index) -> None:
         """One token of each of these slots, from which the next one is drawn; there are enough pages."""
         if not len(decodes):
             return
@@ -74,8 +85,8 @@ class StepBuilder:
         if len(growing):
             self._grow(growing)
         tails = slots.tail[decodes]
-        shared = pool.shared(tails)
-        if shared.any():
+        if slots.forking:
+            shared = pool.shared(tails)
             for slot in decodes[shared].tolist():
                 self._write(slot, int(slots.scheduled[slot]), 1)
             tails = tails[~shared]
@@ -105,7 +116,7 @@ class StepBuilder:
         if allowed < (wanted if whole else 1):
             return False
         self._write(slot, start, allowed)
-        self._chunks.append((slot, allowed, start, start + allowed == self._slots.reach(slot)))
+        self._chunks.append((slot, allowed, start, start + allowed == int(self._slots.reach[slot])))
         budget.spend_chunk(allowed, start)
         return True
 
@@ -119,7 +130,7 @@ class StepBuilder:
 
         A leader stops before the last token of its prompt, so that its followers can fork there.
         """
-        start, end = int(self._slots.scheduled[sequence.slot]), self._slots.reach(sequence.slot)
+        start, end = int(self._slots.scheduled[sequence.slot]), int(self._slots.reach[sequence.slot])
         if sequence.family.followers and start < sequence.prompt_len - 1:
             end = sequence.prompt_len - 1
         table = sequence.table
@@ -133,18 +144,19 @@ class StepBuilder:
         num_tokens, sample = table.ones[:num_decodes], table.trues[:num_decodes]
         shape, sampled = self.decode_shape, slots
         if self._chunks:
-            chunks = np.array(self._chunks, np.int32)
-            slots = np.concatenate([slots, chunks[:, 0]])
-            num_tokens = np.concatenate([num_tokens, chunks[:, 1]])
-            at = np.concatenate([at, chunks[:, 2]])
-            sample = np.concatenate([sample, chunks[:, 3] != 0])
+            rows = np.empty((4, num_decodes + len(self._chunks)), np.intp)
+            rows[:, num_decodes:] = np.array(self._chunks, np.intp).T
+            rows[0, :num_decodes], rows[1, :num_decodes] = slots, num_tokens
+            rows[2, :num_decodes], rows[3, :num_decodes] = at, sample
+            slots, num_tokens, at = rows[0], rows[1], rows[2]
+            sample = rows[3] != 0
             shape, sampled = self._shape(), slots[sample]
         step = Step(
             step_id=step_id,
             released=released,
             starts=tuple(self._starts),
-            append_slots=np.array(self._append_slots, np.int32),
-            append_pages=np.array(self._append_pages, np.int32),
+            append_slots=np.array(self._append_slots, np.int32) if self._append_slots else _NO_INTS,
+            append_pages=np.array(self._append_pages, np.int32) if self._append_slots else _NO_INTS,
             copies=np.array(self._copies, np.int32) if self._copies else _NO_COPIES,
             slots=slots,
             num_tokens=num_tokens,
@@ -152,9 +164,10 @@ class StepBuilder:
             sample=sample,
             num_tokens_total=shape.tokens,
         )
-        table.scheduled[slots] = at + num_tokens
-        table.drawn[sampled] += 1
-        return Flight(step, table.epoch[slots], num_decodes, shape, sampled)
+        after = at + num_tokens
+        table.scheduled[slots] = after
+        table.reach[sampled] += 1
+        return Flight(step, table.epoch[slots], table.vacated, num_decodes, shape, sampled, after)
 
     def _shape(self) -> StepShape:
         tokens, sequences, context, pairs = self.decode_shape
@@ -164,13 +177,14 @@ class StepBuilder:
             pairs += count * start + count * (count + 1) // 2
         return StepShape(tokens, sequences + len(self._chunks), context, pairs)
 
-    def _grow(self, slots: Ints) -> None:
+    def _grow(self, slots: Index) -> None:
         pages = self._pool.take(len(slots))
         assert pages is not None, "a step must have made room before it is filled"
-        for slot, page in zip(slots.tolist(), pages, strict=True):
+        growing = slots.tolist()
+        for slot, page in zip(growing, pages, strict=True):
             self._slots.at(slot).table.append(page)
-            self._append_slots.append(slot)
-            self._append_pages.append(page)
+        self._append_slots += growing
+        self._append_pages += pages
         self._slots.capacity[slots] += self._pool.page_size
         self._slots.tail[slots] = pages
 
@@ -183,8 +197,7 @@ class StepBuilder:
         self._slots.tail[slot] = table.pages[-1]
 
     def _record(self, slot: int, writes: PageWrites) -> None:
-        for page in writes.appended:
-            self._append_slots.append(slot)
-            self._append_pages.append(page)
+        self._append_slots += [slot] * len(writes.appended)
+        self._append_pages += writes.appended
         if writes.copy is not None:
             self._copies.append((slot, *writes.copy))

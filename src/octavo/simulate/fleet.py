@@ -107,7 +107,8 @@ class Fleet:
         for index, arrival_s in enumerate(load.arrival_s.tolist()):
             if router.needs_load:
                 for replica in replicas:
-                    replica.advance(arrival_s)
+                    if replica.machine.now_s < arrival_s:
+                        replica.advance(arrival_s)
             chosen = replicas[router.choose(index)]
             chosen.advance(arrival_s)
             chosen.add(request_of(index, arrival_s, prompt(index), int(load.output_tokens[index])))

@@ -59,11 +59,7 @@ class VirtualMachine:
         count, start = step.num_tokens, step.num_computed
         total, rows = step.num_tokens_total, len(count)
         context = int(start.sum()) + total
-        if total == rows:
-            pairs = context
-        else:
-            wide = count.astype(np.int64)
-            pairs = int((wide * start + wide * (wide + 1) // 2).sum())
+        pairs = context if total == rows else int((count * start + count * (count + 1) // 2).sum())
         samples = int(np.count_nonzero(step.sample))
         seconds = self._cost.seconds(total, rows, context, pairs, samples)
         self.now_s += seconds + self._overhead_s
@@ -176,13 +172,11 @@ class Replica:
 
     def _note(self, outputs: StepOutputs, now_s: float) -> None:
         line, ids = self._timeline, outputs.request_ids
-        line.tokens[ids] += 1
-        drawn = line.tokens[ids]
-        first = ids[drawn == 1]
-        if len(first):
-            line.first_s[first] = now_s
+        drawn = line.tokens[ids] + 1
+        line.tokens[ids] = drawn
+        line.first_s[ids[drawn == 1]] = now_s
         ended = drawn >= self._load.output_tokens[ids]
-        if ended.any() or outputs.finish.any():
+        if np.count_nonzero(ended) or np.count_nonzero(outputs.finish):
             for request_id in ids[ended & (outputs.finish == 0)].tolist():
                 self.scheduler.abort(request_id, 0)
             gone = ids[ended | (outputs.finish != 0)]

@@ -33,8 +33,8 @@ class RegionTable(BlockTable):
         appended = []
         while self.capacity < end:
             appended.append(self.next_page())
-        for block in range(start // size, -(-end // size)):
-            self._regions.fill(self.pages[block], min(size, end - block * size))
+        first, behind = start // size, -(-end // size)
+        self._regions.fill_run(self.pages[first:behind], end - (behind - 1) * size)
         return PageWrites(appended)
 
     def next_page(self) -> int:

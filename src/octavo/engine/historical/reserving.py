@@ -10,7 +10,7 @@ from octavo.engine.historical.regions import Allocator, Buddy, FirstFit, RegionP
 from octavo.engine.policies import WaitingQueue
 from octavo.engine.scheduler_config import SchedulerConfig
 from octavo.engine.sequence import Sequence
-from octavo.engine.slots import Ints, SlotTable
+from octavo.engine.slots import Index, SlotTable
 from octavo.engine.stats import Counters
 from octavo.engine.step_builder import StepBuilder
 
@@ -70,7 +70,7 @@ class ReservingAdmission(Admission):
 class RegionBuilder(StepBuilder):
     """A decode's next page is the next one of its region."""
 
-    def _grow(self, slots: Ints) -> None:
+    def _grow(self, slots: Index) -> None:
         for slot in slots.tolist():
             table = self._slots.at(slot).table
             assert isinstance(table, RegionTable)

@@ -119,7 +119,7 @@ class HistoricalScheduler(Scheduler):
             if not prefills:
                 self._admission.form_batch(builder, budget)
         else:
-            builder.decodes(np.flatnonzero(self._slots.to_feed() == 1).astype(np.int32))
+            builder.decodes((self._slots.to_feed() == 1).nonzero()[0])
         return builder
 
     def _new_builder(self) -> StepBuilder:
@@ -156,7 +156,7 @@ class HistoricalScheduler(Scheduler):
         wanted = self._admission.refused_pages
         live = np.flatnonzero(slots.known).tolist()
         tables = [slots.at(slot).table for slot in live]
-        held = np.array([table.reserved for table in tables if isinstance(table, RegionTable)], np.int32)
+        held = np.array([table.reserved for table in tables if isinstance(table, RegionTable)], np.intp)
         return replace(
             occupancy,
             held=held,

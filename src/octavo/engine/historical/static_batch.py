@@ -9,7 +9,7 @@ import numpy as np
 from octavo.engine.cost import StepShape
 from octavo.engine.pages import PagePool
 from octavo.engine.sequence import Sequence
-from octavo.engine.slots import Ints, SlotTable
+from octavo.engine.slots import Bools, Index, SlotTable
 from octavo.engine.step_builder import Flight
 
 
@@ -43,9 +43,8 @@ class FinishedRows:
         """The sequence has ended. It keeps slot and memory; the scheduler sees an idle row."""
         slot, table = sequence.slot, self._slots
         position = max(0, int(table.scheduled[slot]) - 1)
-        room = self._max_len + 1 - int(table.known[slot]) - int(table.drawn[slot])
-        table.known[slot] = table.drawn[slot] = table.scheduled[slot] = table.computed[slot] = 0
-        table.epoch[slot] += 1
+        room = self._max_len + 1 - int(table.reach[slot])
+        table.idle(slot)
         self._rows[slot] = _Row(sequence, position, max(0, room))
 
     def take(self) -> Sequence:
@@ -57,29 +56,32 @@ class FinishedRows:
         fed = [(slot, row) for slot, row in self._rows.items() if self._slots.capacity[slot]]
         if not fed:
             return flight
-        slots = np.array([slot for slot, _ in fed], np.int32)
-        positions = np.array([row.position for _, row in fed], np.int32)
+        slots = np.array([slot for slot, _ in fed], np.intp)
+        positions = np.array([row.position for _, row in fed], np.intp)
         sample = np.array([row.draws > 0 for _, row in fed], np.bool_)
         for _, row in fed:
             row.draws -= 1
         return _joined(flight, slots, positions, sample)
 
 
-def _joined(flight: Flight, slots: Ints, positions: Ints, sample: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Flight:
+def _joined(flight: Flight, slots: Index, positions: Index, sample: Bools) -> Flight:
     step, count = flight.step, len(slots)
     context = int(positions.sum()) + count
     tokens, sequences, contexts, pairs = flight.shape
-    return Flight(
+    return replace(
+        flight,
         step=replace(
             step,
             slots=np.concatenate([step.slots, slots]),
-            num_tokens=np.concatenate([step.num_tokens, np.ones(count, np.int32)]),
+            num_tokens=np.concatenate([step.num_tokens, np.ones(count, np.intp)]),
             num_computed=np.concatenate([step.num_computed, positions]),
             sample=np.concatenate([step.sample, sample]),
             num_tokens_total=step.num_tokens_total + count,
         ),
-        epochs=np.concatenate([flight.epochs, np.full(count, -1, np.int32)]),
+        epochs=np.concatenate([flight.epochs, np.full(count, -1, np.intp)]),
+        vacated=-1,
         num_decodes=flight.num_decodes + count,
         shape=StepShape(tokens + count, sequences + count, contexts + context, pairs + context),
         sampled=np.concatenate([flight.sampled, slots[sample]]),
+        after=np.concatenate([flight.after, positions + 1]),
     )
