@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -54,10 +59,31 @@ def test_an_interrupted_run_keeps_what_it_had(
     monkeypatch.setattr(Fleet, "run", interrupted)
     path = tmp_path / "x.json"
     assert main(["simulate", *SMALL, "--json", str(path)]) == 130
-    figures = json.loads(path.read_text())["figures"]
-    assert not figures["complete"]
-    assert 0 < figures["completed"] < 40
+    content = json.loads(path.read_text())
+    assert not content["complete"]
+    assert 0 < content["figures"]["completed"] < 40
     assert "INTERRUPTED" in capsys.readouterr().out
+
+
+def test_ctrl_c_ends_a_real_run_with_its_figures_written(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    words = [*SMALL, "--num-requests", "1000000", "--replicas", "4", "--json", str(path)]
+    command = [sys.executable, "-c", "import sys; from octavo.cli.main import main; sys.exit(main(sys.argv[1:]))"]
+    ours, theirs = pty.openpty()
+    with subprocess.Popen([*command, "simulate", *words], stdout=subprocess.PIPE, stderr=theirs) as process:
+        os.close(theirs)
+        shown = b""
+        while b"/1000000, " not in shown:  # the progress bar: it is under way
+            shown += os.read(ours, 4096)
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=60)
+    os.close(ours)
+    assert process.returncode == 130
+    assert b"INTERRUPTED" in out
+    content = json.loads(path.read_text())
+    assert not content["complete"]
+    assert content["figures"]["requests"] == 1000000
+    assert not content["figures"]["complete"]
 
 
 @pytest.mark.parametrize(

@@ -65,16 +65,23 @@ def changed(tmp_path: Path, folder: str, name: str, path: str, value: Any) -> Pa
 @pytest.mark.parametrize(
     ("path", "value", "words"),
     [
-        ("memory_bytes_per_s", 0, "line 4: memory_bytes_per_s is 0; it must be a number above 0"),
+        ("memory_bytes_per_s", 0, "line 4: memory_bytes_per_s is 0; it must be a number from 1e-24 to 1e[+]24"),
+        ("memory_bytes_per_s", 1e308, "line 4: memory_bytes_per_s is 1e[+]308; it must be a number from 1e-24 to"),
+        ("flops.bf16", 10**400, "line 6: flops.bf16 is 10000+[.]{3}; it must be a number from 1e-24 to 1e[+]24"),
+        ("flops.bf16", 5e-324, "flops.bf16 is 5e-324; it must be a number from 1e-24"),
+        ("flops.bf16", float("nan"), "flops.bf16 is nan; it must be a number"),
+        ("all_reduce.sharpness", float("inf"), "all_reduce.sharpness is inf; it must be a number from 1 to 1e[+]24"),
+        ("units", 1 << 60, "units is 1152921504606846976; it must be an integer from 1 to 4294967296"),
         ("memory_bytes_per_s", None, "memory_bytes_per_s is missing"),
         ("flops.bf16", -1, "line 6: flops.bf16 is -1"),
         ("flops", {}, "flops is empty"),
         ("units", 1.5, "units is 1.5"),
-        ("gemm.compute", 1.5, "gemm.compute is 1.5; it must be a number above 0 and at most 1"),
+        ("gemm.compute", 1.5, "gemm.compute is 1.5; it must be a number from 1e-24 to 1"),
         ("gemm.tile_rows", 0, "gemm.tile_rows is 0"),
         ("attention.memory", "fast", "attention.memory is 'fast'"),
         ("all_reduce.latency_s.2", 0, "all_reduce.latency_s.2 is 0"),
         ("all_reduce.latency_s.many", 1, "all_reduce.latency_s.many is no number of devices"),
+        ("all_reduce.latency_s." + "9" * 5000, 1, "99[.]{3} is no number of devices"),
         ("all_reduce.efficiency.4", None, "all_reduce.efficiency.4 is missing"),
         ("sources.gemm", None, "sources.gemm is missing"),
         ("step_overhead_s", True, "step_overhead_s is True"),
@@ -94,6 +101,7 @@ def test_a_wrong_device_file_is_one_sentence(tmp_path: Path, path: str, value: A
         ("kv_heads", 5, "kv_heads is 5; it must divide heads, 32"),
         ("experts_per_token", 9, "experts_per_token is 9; the layer has 8 experts"),
         ("tied_head", "no", "tied_head is 'no'"),
+        ("context", 1 << 40, "context is 1099511627776; it must be an integer from 1 to 10000000"),
     ],
 )
 def test_a_wrong_model_file_is_one_sentence(tmp_path: Path, path: str, value: Any, words: str) -> None:
@@ -103,7 +111,13 @@ def test_a_wrong_model_file_is_one_sentence(tmp_path: Path, path: str, value: An
 
 def test_what_is_no_json_object_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "x.json"
-    for text, words in (("{\n]", "line 2: this is not JSON"), ("[]", "no JSON object"), ("\ufffe", "not JSON")):
+    for text, words in (
+        ("{\n]", "line 2: this is not JSON"),
+        ("[]", "no JSON object"),
+        ("\ufffe", "not JSON"),
+        ('{"a":' * 100_000, "nested too deeply"),
+        ('{"units": 1' + "0" * 5000 + "}", "an integer of more digits"),
+    ):
         file.write_text(text)
         with pytest.raises(FileError, match=words):
             Device.load(str(file))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -113,6 +114,28 @@ def test_the_command_plans_and_writes_its_files(tmp_path: Path, capsys: pytest.C
     assert content["complete"]
     assert any(made["meets"] for made in content["trials"])
     assert report.read_text().count("<svg") == 2
+
+
+def test_an_interrupted_plan_keeps_the_trials_it_had(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = 0
+
+    def interrupted(*arguments: Any) -> Trial:
+        nonlocal made
+        made += 1
+        if made == 2:
+            raise KeyboardInterrupt
+        return trial(*arguments)
+
+    monkeypatch.setattr("octavo.simulate.plan.trial", interrupted)
+    found = tmp_path / "plan.json"
+    words = f"--ttft-p99-ms 1 --tpot-p99-ms 1 --devices a100-80g --num-requests 60 --request-rate 6 --json {found}"
+    assert main(["plan", *words.split()]) == 130
+    content = json.loads(found.read_text())
+    assert not content["complete"]
+    assert [(one["replicas"], one["meets"]) for one in content["trials"]] == [(1, False)]
+    assert "INTERRUPTED" in capsys.readouterr().out
 
 
 def test_what_can_not_serve_the_model_at_all_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

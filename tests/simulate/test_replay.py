@@ -157,7 +157,11 @@ def test_another_decision_is_found(tmp_path: Path) -> None:
          "line 2: prompt is"),
         ('HEAD{"add":1,"prompt":[],"output":[],"salt":[],"n":1,"min_tokens":0,"arrival_s":0,"priority":0,"choice":0}\n',
          "line 2: the prompt is empty"),
+        ('HEAD{"add":1,"prompt":[5],"output":[],"salt":[],"n":200,"min_tokens":0,"arrival_s":0,"priority":0,"choice":0}\n',
+         "line 2: n is 200"),
+        ('HEAD{"abort":[],"choice":0}\n', r"line 2: abort is '\[\]'"),
         ('HEAD{"step":0,"now_s":0}\n', "line 2: step 0 was recorded; the scheduler makes none"),
+        ("[" * 100_000 + "\n", "line 1: this JSON is nested too deeply"),
     ],
 )  # fmt: skip
 def test_a_wrong_recording_is_one_sentence(tmp_path: Path, text: str, words: str) -> None:
@@ -165,8 +169,9 @@ def test_a_wrong_recording_is_one_sentence(tmp_path: Path, text: str, words: str
     head = tmp_path / "head.jsonl"
     RecordingScheduler(config(), head)
     path.write_text(text.replace("HEAD", head.read_text()))
-    with pytest.raises((FileError, ReplayError), match=words):
+    with pytest.raises((FileError, ReplayError), match=words) as error:
         replay_exactly(path, read_recording(path), lambda done, total: None)
+    assert str(error.value).count(str(path)) == 1
 
 
 def test_a_request_that_is_refused_is_not_recorded(tmp_path: Path) -> None:

@@ -101,7 +101,8 @@ def _simulate(arguments: argparse.Namespace) -> int:
         print(f"{work.clipped} requests were longer than the context of {config.max_model_len} tokens and are clipped")
     print(text(outcome))
     if arguments.json is not None:
-        write_json(arguments.json, {"settings": _settings(arguments, machine), "figures": outcome.to_json()})
+        content = {"complete": complete, "settings": _settings(arguments, machine), "figures": outcome.to_json()}
+        write_json(arguments.json, content)
     return 0 if complete else 130
 
 
@@ -134,11 +135,16 @@ def _what_if(arguments: argparse.Namespace) -> int:
     else:
         cost, overhead_s = recorded_cost(arguments.replay, segment)
     changed = engine(arguments, arguments.max_num_batched_tokens).change(segment.config, arguments.kv_tokens)
-    content = {}
+    content: dict[str, Any] = {"complete": False}
     bar = ProgressBar("simulating")
     print(f"{'milliseconds':<24}{'TTFT p50':>12}{'p99':>12}{'TPOT p50':>12}{'p99':>12}{'E2E p50':>12}{'tokens/s':>12}")
     for name, config in (("as recorded, simulated", segment.config), ("what if", changed)):
-        line, scheduler = what_if(arguments.replay, segment, config, cost, overhead_s, bar)
+        try:
+            line, scheduler = what_if(arguments.replay, segment, config, cost, overhead_s, bar)
+        except KeyboardInterrupt:
+            bar.end()
+            print(f"{name:<24}INTERRUPTED")
+            break
         found = Latencies.of(line)
         rate = float(line.tokens.sum()) / float(line.finish_s.max())
         cells = (found.ttft_ms.p50, found.ttft_ms.p99, found.tpot_ms.p50, found.tpot_ms.p99, found.e2e_ms.p50, rate)
@@ -146,9 +152,11 @@ def _what_if(arguments: argparse.Namespace) -> int:
         print(f"{name:<24}" + "".join(f"{cell:>12,.1f}" for cell in cells))
         stats = {"preemptions": scheduler.stats().preemptions, "steps": scheduler.stats().steps}
         content[name] = {"latencies": plain(found), "output_tokens_per_s": rate, **stats}
+    else:
+        content["complete"] = True
     if arguments.json is not None:
         write_json(arguments.json, content)
-    return 0
+    return 0 if content["complete"] else 130
 
 
 def _machine(arguments: argparse.Namespace) -> Machine:

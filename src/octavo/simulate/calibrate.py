@@ -19,7 +19,7 @@ import numpy as np
 from octavo.engine.params import SamplingParams
 from octavo.engine.step import SequenceStart, Step
 from octavo.formats.whole_file import write_whole
-from octavo.simulate.fields import Fields
+from octavo.simulate.fields import MAX_CONTEXT, Fields
 from octavo.simulate.load import Floats
 from octavo.simulate.replica import Executor
 
@@ -229,23 +229,21 @@ class Calibration:
         """Raises FileError."""
         fields = Fields.read(path)
         products = fields.inner("products_s")
-        for name in products.names():
-            if not name.isdigit() or int(name) < 1:
-                raise products.error(name, "is no number of tokens; it must be an integer of at least 1")
-        knots = sorted(map(int, products.names()))
+        names = {products.count(name, 1, "tokens"): name for name in products.names()}
+        knots = sorted(names)
         if len(knots) < 2:
             raise fields.error("products_s", f"has {len(knots)} entries; it must have at least 2")
         return cls(
             model=fields.text("model"),
             cost=CalibratedCost(
                 knots,
-                [products.number(str(knot), zero=True) for knot in knots],
+                [products.number(names[knot], zero=True) for knot in knots],
                 [fields.number(name, zero=True) for name in _PARTS],
             ),
             overhead_s=fields.number("overhead_s", zero=True),
-            page_size=fields.integer("page_size"),
+            page_size=fields.integer("page_size", high=1 << 16),
             num_pages=fields.integer("num_pages"),
-            max_model_len=fields.integer("max_model_len"),
-            max_num_seqs=fields.integer("max_num_seqs"),
+            max_model_len=fields.integer("max_model_len", high=MAX_CONTEXT),
+            max_num_seqs=fields.integer("max_num_seqs", high=1 << 16),
             max_num_batched_tokens=fields.integer("max_num_batched_tokens"),
         )

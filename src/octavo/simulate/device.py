@@ -96,7 +96,7 @@ def _gemm(fields: Fields) -> Gemm:
     return Gemm(
         compute=fields.number("compute", high=1.0),
         memory=fields.number("memory", high=1.0),
-        sharpness=fields.number("sharpness", low=1.0, zero=True),
+        sharpness=fields.number("sharpness", low=1.0),
         tile_rows=fields.integer("tile_rows"),
         tile_columns=fields.integer("tile_columns"),
         wave_share=fields.number("wave_share", high=1.0, zero=True),
@@ -106,11 +106,9 @@ def _gemm(fields: Fields) -> Gemm:
 
 def _all_reduce(fields: Fields) -> AllReduce:
     latency, efficiency = fields.inner("latency_s"), fields.inner("efficiency")
-    for name in latency.names():
-        if not name.isdigit() or int(name) < 2:
-            raise latency.error(name, "is no number of devices; it must be an integer of at least 2")
+    counts = {name: latency.count(name, 2, "devices") for name in latency.names()}
     return AllReduce(
-        efficiency={int(name): efficiency.number(name, high=1.0) for name in latency.names()},
-        sharpness=fields.number("sharpness", low=1.0, zero=True),
-        latency_s={int(name): latency.number(name) for name in latency.names()},
+        efficiency={count: efficiency.number(name, high=1.0) for name, count in counts.items()},
+        sharpness=fields.number("sharpness", low=1.0),
+        latency_s={count: latency.number(name) for name, count in counts.items()},
     )

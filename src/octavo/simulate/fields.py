@@ -4,9 +4,13 @@ line and field."""
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
+
+#: No figure of a device, a model or a price list is beyond these, and what is computed from them stays finite.
+LEAST, MOST = 1e-24, 1e24
+#: Longest context in tokens: a simulated scheduler keeps a row of so many for each sequence.
+MAX_CONTEXT = 10_000_000
 
 
 class FileError(ValueError):
@@ -34,6 +38,10 @@ class Fields:
             raise FileError(f"{file} is not UTF-8 text.") from error
         except json.JSONDecodeError as error:
             raise FileError(f"{file}, line {error.lineno}: this is not JSON: {error.msg}.") from error
+        except ValueError as error:
+            raise FileError(f"{file}: there is an integer of more digits than any figure has.") from error
+        except RecursionError as error:
+            raise FileError(f"{file}: this JSON is nested too deeply; objects in one object are enough.") from error
         if not isinstance(content, dict):
             raise FileError(f"{file}, line 1: there is no JSON object, but a {type(content).__name__}.")
         return cls(file, text, content)
@@ -41,38 +49,46 @@ class Fields:
     def names(self) -> list[str]:
         return list(self._content)
 
-    def number(self, name: str, low: float = 0.0, high: float = math.inf, zero: bool = False) -> float:
-        """A finite number above `low` (or `low` itself if `zero`) and at most `high`."""
+    def number(self, name: str, low: float = LEAST, high: float = MOST, zero: bool = False) -> float:
+        """A number from `low` to `high`, or 0 if `zero`."""
         value = self._get(name)
-        ok = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-        if not ok or value > high or value < low or (value == low and not zero):
-            limits = f"a number {'of at least' if zero else 'above'} {low:g}"
-            limits += f" and at most {high:g}" if math.isfinite(high) else ""
-            raise self.error(name, f"is {value!r}; it must be {limits}")
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not number or not (low <= value <= high or (zero and value == 0)):
+            limits = f"a number from {low:g} to {high:g}{', or 0' if zero else ''}"
+            raise self.error(name, f"is {_shown(value)}; it must be {limits}")
         return float(value)
 
-    def integer(self, name: str, low: int = 1) -> int:
+    def integer(self, name: str, low: int = 1, high: int = 1 << 32) -> int:
         value = self._get(name)
-        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= 1 << 50:
-            raise self.error(name, f"is {value!r}; it must be an integer of at least {low}")
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            raise self.error(name, f"is {_shown(value)}; it must be an integer from {low} to {high}")
         return value
+
+    def count(self, name: str, low: int, what: str) -> int:
+        """The field's name itself as an integer of at least `low`."""
+        if not (name.isascii() and name.isdecimal() and len(name) <= 9 and int(name) >= low):
+            raise self.error(
+                name if len(name) <= 60 else f"{name[:60]}...",
+                f"is no number of {what}; it must be an integer of at least {low}",
+            )
+        return int(name)
 
     def text(self, name: str) -> str:
         value = self._get(name)
         if not isinstance(value, str) or not value:
-            raise self.error(name, f"is {value!r}; it must be text")
+            raise self.error(name, f"is {_shown(value)}; it must be text")
         return value
 
     def switch(self, name: str) -> bool:
         value = self._get(name)
         if not isinstance(value, bool):
-            raise self.error(name, f"is {value!r}; it must be true or false")
+            raise self.error(name, f"is {_shown(value)}; it must be true or false")
         return value
 
     def inner(self, name: str) -> Fields:
         value = self._get(name)
         if not isinstance(value, dict):
-            raise self.error(name, f"is {value!r}; it must be an object")
+            raise self.error(name, f"is {_shown(value)}; it must be an object")
         return Fields(self._file, self._text, value, f"{self._prefix}{name}.")
 
     def error(self, name: str, what: str) -> FileError:
@@ -90,6 +106,15 @@ class Fields:
             found = self._text.find(f'"{part}"', at) if part else -1
             at = found if found >= 0 else at
         return self._text.count("\n", 0, at) + 1
+
+
+def _shown(value: Any) -> str:
+    """A value in a sentence: its beginning, if it is long."""
+    try:
+        text = repr(value)
+    except RecursionError:
+        return "nested too deeply"
+    return text if len(text) <= 60 else f"{text[:60]}..."
 
 
 def shipped(folder: str, name: str) -> Path:

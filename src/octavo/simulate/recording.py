@@ -10,14 +10,22 @@ from typing import Any
 
 import numpy as np
 
-from octavo.engine.params import SamplingParams
+from octavo.engine.params import ParamError, SamplingParams
 from octavo.engine.request import Request
 from octavo.engine.scheduler_config import SchedulerConfig
 from octavo.runtime.record import VERSION
-from octavo.simulate.fields import FileError
+from octavo.simulate.fields import MAX_CONTEXT, FileError
 
 #: The token that stands for "the answer ended here": marks are never 0.
 END_TOKEN = 0
+#: A scheduler larger than that was never recorded, and could not be made here.
+_MOST = {
+    "max_model_len": MAX_CONTEXT,
+    "max_num_seqs": 1 << 16,
+    "max_num_batched_tokens": 1 << 32,
+    "page_size": 1 << 16,
+    "num_pages": 1 << 28,
+}
 
 
 @dataclass(slots=True)
@@ -57,6 +65,8 @@ def _lines(path: Path, file: Any) -> Iterator[tuple[int, dict[str, Any]]]:
             if not line.endswith("\n"):
                 return
             raise FileError(f"{path}, line {number}: this is not JSON.") from None
+        except RecursionError:
+            raise FileError(f"{path}, line {number}: this JSON is nested too deeply.") from None
         if not isinstance(event, dict):
             raise FileError(f"{path}, line {number}: there is no JSON object.")
         yield number, event
@@ -71,6 +81,12 @@ def _config(path: Path, number: int, event: dict[str, Any]) -> SchedulerConfig:
     known = {one.name for one in fields(SchedulerConfig)} - {"eos_ids", "prefix_key"}
     if not isinstance(content, dict) or set(content) != known:
         raise FileError(f"{path}, line {number}: config is not a scheduler's; it must have {', '.join(sorted(known))}.")
+    for name, most in _MOST.items():
+        value = content[name]
+        if not is_count(value) or value > most:
+            raise FileError(
+                f"{path}, line {number}: config.{name} is {str(value)[:60]}; it must be an integer of at most {most}."
+            )
     try:
         return SchedulerConfig(**content, eos_ids=frozenset({END_TOKEN}), prefix_key=bytes(16))
     except (TypeError, ValueError) as error:
@@ -97,8 +113,26 @@ def is_counts(value: Any) -> bool:
     return isinstance(value, list) and all(map(is_count, value))
 
 
+def is_choice(value: Any) -> bool:
+    return is_count(value) or value == -1
+
+
 def is_marks(value: Any) -> bool:
     return is_counts(value) and all(0 < mark < 1 << 31 for mark in value)
+
+
+def columns(path: Path, number: int, event: dict[str, Any]) -> tuple[list[int], list[int], list[int], list[int]]:
+    """requests, choices, marks and finish of an `applied`, of one length. Raises FileError."""
+    counts = "a list of integers of at least 0"
+    found = (
+        read(path, number, event, "requests", is_counts, counts),
+        read(path, number, event, "choices", is_counts, counts),
+        read(path, number, event, "marks", is_marks, "a list of marks from 1 to 2^31 - 1"),
+        read(path, number, event, "finish", is_counts, counts),
+    )
+    if len({len(column) for column in found}) > 1:
+        raise FileError(f"{path}, line {number}: requests, choices, marks and finish are not of one length.")
+    return found
 
 
 def request_at(path: Path, number: int, event: dict[str, Any]) -> Request:
@@ -114,7 +148,10 @@ def request_at(path: Path, number: int, event: dict[str, Any]) -> Request:
     if limit is not None:
         limit = count("max_tokens")
     salt = read(path, number, event, "salt", lambda value: isinstance(value, list), "a list of pairs")
-    params = SamplingParams(n=max(1, count("n")), max_tokens=limit, min_tokens=count("min_tokens"))
+    try:
+        params = SamplingParams(n=max(1, count("n")), max_tokens=limit, min_tokens=count("min_tokens"))
+    except ParamError as error:
+        raise FileError(f"{path}, line {number}: {error}") from error
     return Request(
         request_id=count("add"),
         prompt=marks("prompt"),

@@ -22,6 +22,8 @@ from octavo.simulate.load import Load
 from octavo.simulate.recording import (
     END_TOKEN,
     Segment,
+    columns,
+    is_choice,
     is_count,
     is_counts,
     is_number,
@@ -66,13 +68,15 @@ def _replay(
     path: Path, number: int, event: dict[str, Any], scheduler: Scheduler, flights: list[Step], found: Exact
 ) -> None:
     if "add" in event:
+        request = request_at(path, number, event)
         try:
-            scheduler.add(request_at(path, number, event))
+            scheduler.add(request)
         except ValueError as error:
             raise FileError(f"{path}, line {number}: {error}") from error
         found.requests += 1
     elif "abort" in event:
-        scheduler.abort(event["abort"], event.get("choice", -1))
+        request_id = read(path, number, event, "abort", is_count, "an integer of at least 0")
+        scheduler.abort(request_id, read(path, number, event, "choice", is_choice, "an integer of at least -1"))
     elif "step" in event:
         now_s = float(read(path, number, event, "now_s", is_number, "a number"))
         step = scheduler.schedule(now_s)
@@ -106,16 +110,10 @@ def _compare(path: Path, number: int, event: dict[str, Any], step: Step | None) 
 def _apply(path: Path, number: int, event: dict[str, Any], scheduler: Scheduler, step: Step) -> int:
     """Give the step the tokens it had: marks, and the end token where an answer had stopped. Returns how many."""
 
-    def counts(name: str) -> list[int]:
-        found: list[int] = read(path, number, event, name, is_counts, "a list of integers")
-        return found
-
     def seconds(name: str) -> float:
         return float(read(path, number, event, name, is_number, "a number"))
 
-    requests, choices, marks, finish = map(counts, ("requests", "choices", "marks", "finish"))
-    if not len(requests) == len(choices) == len(marks) == len(finish):
-        raise FileError(f"{path}, line {number}: requests, choices, marks and finish are not of one length.")
+    requests, choices, marks, finish = columns(path, number, event)
     drawn = {
         (request, choice): END_TOKEN if end == Finish.STOP else mark
         for request, choice, mark, end in zip(requests, choices, marks, finish, strict=True)
@@ -223,23 +221,32 @@ def recorded_cost(path: Path, segment: Segment) -> tuple[CalibratedCost, float]:
 
     Raises ValueError when there are too few steps.
     """
+
+    def seconds_of(number: int, event: dict[str, Any], name: str) -> float:
+        return float(read(path, number, event, name, is_number, "a number"))
+
     shapes, seconds, rests = [], [], []
-    steps = {event["step"]: (number, event) for number, event in segment.events if "step" in event}
+    steps: dict[int, tuple[int, dict[str, Any]]] = {}
     for number, event in segment.events:
-        if "applied" not in event or event["applied"] not in steps:
+        if "step" in event:
+            steps[read(path, number, event, "step", is_count, "an integer of at least 0")] = (number, event)
+        if "applied" not in event:
             continue
-        at, step = steps[event["applied"]]
+        applied = read(path, number, event, "applied", is_count, "an integer of at least 0")
+        if applied not in steps:
+            continue
+        at, step = steps[applied]
         count, start, sample = (
             np.array(read(path, at, step, name, is_counts, "a list of integers"), np.int64)
             for name in ("tokens", "at", "sample")
         )
-        took_s = float(read(path, number, event, "total_s", is_number, "a number"))
+        took_s = seconds_of(number, event, "total_s")
         if took_s <= 0.0 or not len(count) == len(start) == len(sample):
             continue
         pairs = int((count * start + count * (count + 1) // 2).sum())
         shapes.append(Shape(int(count.sum()), len(count), int((count + start).sum()), pairs, int(sample.sum())))
         seconds.append(took_s)
-        rests.append(float(event["now_s"]) - float(step["now_s"]) - took_s)
+        rests.append(seconds_of(number, event, "now_s") - seconds_of(at, step, "now_s") - took_s)
     every = max(1, len(shapes) // _MOST_STEPS)
     return fit_shapes(shapes[::every], seconds[::every]), max(0.0, float(np.median(rests))) if rests else 0.0
 
@@ -256,9 +263,8 @@ def _recorded(path: Path, segment: Segment) -> tuple[list[Request], dict[int, _A
             answers[len(requests)] = _Answer(request.output.tolist())
             requests.append(replace(request, request_id=len(requests)))
         elif "applied" in event:
-            columns = [event.get(name, []) for name in ("requests", "choices", "marks")]
-            for request_id, choice, mark in zip(*columns, strict=False):
-                if is_count(request_id) and request_id in live:
+            for request_id, choice, mark, _ in zip(*columns(path, number, event), strict=True):
+                if request_id in live:
                     index = live[request_id]
                     if choice == requests[index].choice:
                         answers[index].marks.append(mark)

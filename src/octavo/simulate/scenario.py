@@ -18,6 +18,7 @@ from octavo.simulate.shape import ModelShape
 
 _VOCAB = 1 << 15  # of the simulated prompts' tokens
 _DEFAULT_REQUESTS = 1000
+_MAX_PAGES = 1 << 24  # of a replica, at some 50 bytes each
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +71,15 @@ class Machine:
     devices: int = 1
 
     def config(self, choice: EngineChoice) -> SchedulerConfig:
-        """The scheduler's config. Raises ValueError when a sequence of max_model_len doesn't fit into memory."""
+        """The scheduler's config. Raises ValueError when a sequence of max_model_len doesn't fit into memory, or when
+        there is more of that than a simulation can keep track of."""
         page_size = choice.page_size or self.page_size
         pages = self.kv_tokens // page_size
+        if pages > _MAX_PAGES:
+            raise ValueError(
+                f"{self.name} has memory for {pages:.3g} pages of {page_size} tokens; a simulation keeps track of at "
+                f"most {_MAX_PAGES}. Check the memory in the device's file, or take a larger page_size."
+            )
         paging = choice.kv_policy == "paged" and choice.batch_policy == "continuous"
         return SchedulerConfig(
             max_model_len=choice.max_model_len or min(self.max_model_len, pages * page_size),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from octavo.models.spec import DecoderSpec
-from octavo.simulate.fields import Fields, shipped
+from octavo.simulate.fields import MAX_CONTEXT, Fields, shipped
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class ModelShape:
             head_dim=fields.integer("head_dim"),
             ffn=fields.integer("ffn"),
             vocab=fields.integer("vocab"),
-            context=fields.integer("context"),
+            context=fields.integer("context", high=MAX_CONTEXT),
             tied_head=fields.switch("tied_head"),
             experts=experts,
             experts_per_token=used,
