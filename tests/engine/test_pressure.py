@@ -126,6 +126,25 @@ def test_a_long_prompt_begins_in_bounded_time_while_slots_are_saturated(policy: 
     assert (1, 0) in driver.tokens
 
 
+def test_nobody_enters_a_step_that_has_no_token_left_for_him() -> None:
+    """He would hold a slot for nothing, and all behind him with him."""
+    fields: dict[str, object] = {"max_model_len": 512, "max_num_seqs": 64, "max_num_batched_tokens": 256}
+    driver = Driver(config(**fields, num_pages=4096), lambda step: 0.03 + 0.0007 * step.num_tokens_total)
+    driver.scheduler.add(request(1, 20, 400, ignore_eos=True))
+    for _ in range(20):
+        driver.step()
+    for i in range(2, 42):
+        driver.scheduler.add(request(i, 30 + 7 * i % 50, 20, ignore_eos=True))
+    entered = 0
+    while driver.scheduler.stats().waiting:
+        step = driver.step()
+        assert step is not None
+        assert {start.slot for start in step.starts} <= set(step.slots.tolist())
+        entered = max(entered, len(step.starts))
+    assert 1 < entered < 8
+    driver.run()
+
+
 def test_one_that_does_not_fit_is_passed_only_a_bounded_number_of_times() -> None:
     """Small requests may use pages that are too few for a large one, but it does not wait for ever."""
     driver = Driver(config(max_model_len=256, page_size=4, num_pages=64, max_num_seqs=8, prefix_caching=False))

@@ -75,11 +75,15 @@ class Admission:
             known = self._sharing.known_blocks(sequence) if self._sharing else 0
             start = known * self._pool.page_size
             wanted = len(sequence.tokens) - start
+            allowed = budget.chunk(wanted, start, wanted)
             if self._sharing and self._sharing.hold(sequence, known, step_id):
                 looked_at += 1
-            elif whole and budget.chunk(wanted, start, wanted) < wanted:
+            elif whole and allowed < wanted:
                 looked_at += 1
                 set_aside.append(sequence)
+            elif allowed < 1:  # who enters without a token to compute only holds a slot
+                set_aside.append(sequence)
+                break
             elif self._enter(builder, sequence, known):
                 builder.offer(budget, sequence)
                 for passed in no_pages:

@@ -25,7 +25,7 @@ CONFIG = SchedulerConfig(1024, 64, 256, 4, 8 * 256, prefix_caching=False)
 
 def work(count: int = 48) -> PolicyWork:
     rng = np.random.default_rng(1)
-    load = Load(np.zeros(count), rng.integers(8, 100, count), rng.integers(4, 100, count))
+    load = Load(np.zeros(count), rng.integers(8, 100, count), rng.integers(8, 128, count))
     return PolicyWork(load, random_prompts(load, 1000), "random")
 
 
