@@ -115,8 +115,9 @@ class Scheduler:
         """Who goes on in this step, and who enters it."""
         to_feed = self._slots.to_feed()
         builder = self._new_builder()
-        builder.decodes((to_feed == 1).nonzero()[0])
-        prefills = self._prefills(to_feed)
+        decodes = (to_feed == 1).nonzero()[0]
+        builder.decodes(decodes)
+        prefills = self._prefills(to_feed) if len(decodes) < self._slots.count else []
         admit = not shortage and self._admission.possible
         if prefills or admit:
             self._prefill(builder, prefills, admit)
