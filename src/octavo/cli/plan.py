@@ -31,9 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--tensor-parallel", nargs="+", type=at_least(1), default=[1], metavar="N", help="default: 1")
     group.add_argument("--budgets", nargs="+", type=at_least(1), default=[2048], metavar="N", help="default: 2048")
     group.add_argument("--type", default="bf16", metavar="TYPE", help="type of the products (default: bf16)")
-    group.add_argument("--weight-bytes", type=at_least(0.25, float), default=2.0, metavar="X", help="default: 2")
+    group.add_argument(
+        "--weight-bytes", type=at_least(0.25, float, most=8), default=2.0, metavar="X", help="default: 2"
+    )
     group.add_argument("--router", choices=("round-robin", "least-loaded", "prefix-affine"), default="least-loaded")
-    group.add_argument("--max-replicas", type=at_least(1), default=64, metavar="N", help="default: 64")
+    group.add_argument("--max-replicas", type=at_least(1, most=10_000), default=64, metavar="N", help="default: 64")
     group.add_argument(
         "--prices",
         type=Path,

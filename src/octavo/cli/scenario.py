@@ -26,7 +26,7 @@ def add_traffic(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--num-requests",
-        type=at_least(1, most=1e9),
+        type=at_least(1, most=1e8),
         metavar="N",
         help="default: the whole trace, or 1000; more than it has: it is repeated",
     )
