@@ -7,6 +7,7 @@ import pytest
 
 from octavo.engine.scheduler_config import SchedulerConfig
 from octavo.simulate.fleet import ROUTERS, Fleet, make_router
+from octavo.simulate.machine import VirtualMachine
 from octavo.simulate.report import Outcome, text
 from octavo.simulate.scenario import EngineChoice, Traffic, analytic_machine
 
@@ -21,7 +22,7 @@ CONFIG = SchedulerConfig(4096, 16, 256, 16, 4096, prefix_key=bytes(16))
 
 def run(router: str, traffic: Traffic, replicas: int = 4) -> Fleet:
     work = traffic.build(CONFIG.max_model_len)
-    fleet = Fleet(replicas, CONFIG, RowCost(), work.load)
+    fleet = Fleet(replicas, CONFIG, lambda number: VirtualMachine(RowCost()), work.load)
     assert fleet.run(make_router(router, fleet.replicas, work.prefix_of), work.prompt)
     return fleet
 
@@ -53,7 +54,7 @@ def test_prefix_affinity_finds_more_in_the_caches() -> None:
 
 def test_a_fleet_that_is_stopped_says_so() -> None:
     work = Traffic(count=300).build(4096)
-    fleet = Fleet(1, CONFIG, RowCost(), work.load)
+    fleet = Fleet(1, CONFIG, lambda number: VirtualMachine(RowCost()), work.load)
     assert not fleet.run(make_router("round-robin", fleet.replicas, work.prefix_of), work.prompt, stop=lambda _: True)
 
 

@@ -11,6 +11,7 @@ import pytest
 from octavo.cli.main import main
 from octavo.engine.scheduler_config import SchedulerConfig
 from octavo.simulate.fields import FileError
+from octavo.simulate.machine import LoopTime
 from octavo.simulate.plan import Asked, Bill, Level, Option, Prices, Trial, best, fewest, next_cheaper, sweep, trial
 from octavo.simulate.scenario import EngineChoice, Machine, Traffic
 
@@ -24,7 +25,7 @@ class RowCost:
 
 
 def option(name: str, speed: float) -> Option:
-    return Option(name, 1, 256, Machine(name, RowCost(speed), 0.0, 65536, 4096, 64, 256, 16), EngineChoice())
+    return Option(name, 1, 256, Machine(name, RowCost(speed), LoopTime(), 65536, 4096, 64, 256, 16), EngineChoice())
 
 
 def asked(**changes: object) -> Asked:
@@ -145,6 +146,6 @@ def test_what_can_not_serve_the_model_at_all_is_refused(capsys: pytest.CaptureFi
 
 
 def test_a_machine_smaller_than_the_context_shortens_it() -> None:
-    config = Machine("m", RowCost(), 0.0, 1000, 4096, 64, 256, 16).config(EngineChoice())
+    config = Machine("m", RowCost(), LoopTime(), 1000, 4096, 64, 256, 16).config(EngineChoice())
     assert isinstance(config, SchedulerConfig)
     assert config.max_model_len == 992

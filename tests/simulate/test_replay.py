@@ -16,6 +16,7 @@ from octavo.engine.params import ParamError
 from octavo.engine.request import Request
 from octavo.runtime.record import RecordingScheduler
 from octavo.simulate.fields import FileError
+from octavo.simulate.machine import VirtualMachine
 from octavo.simulate.recording import read_recording
 from octavo.simulate.replay import ReplayError, recorded_cost, replay_exactly, what_if
 
@@ -187,12 +188,12 @@ def test_what_if_asks_about_other_settings(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     record(path, 1)
     (segment,) = read_recording(path)
-    cost, overhead_s = recorded_cost(path, segment)
+    cost, loop = recorded_cost(path, segment)
     assert cost.seconds(10, 10, 500, 500, 10) > 0
-    same, scheduler = what_if(path, segment, segment.config, cost, overhead_s, lambda done, total: None)
+    same, scheduler = what_if(path, segment, segment.config, VirtualMachine(cost, loop), lambda done, total: None)
     assert same.done.all()
     assert scheduler.stats().cached_tokens > 100
     one = config(max_num_seqs=1, eos_ids=frozenset({0}))
-    alone, _ = what_if(path, segment, one, cost, overhead_s, lambda done, total: None)
+    alone, _ = what_if(path, segment, one, VirtualMachine(cost, loop), lambda done, total: None)
     assert alone.done.all()
     assert (alone.finish_s - alone.arrival_s).mean() > (same.finish_s - same.arrival_s).mean()

@@ -9,7 +9,8 @@ from octavo.engine.scheduler import Scheduler
 from octavo.engine.scheduler_config import SchedulerConfig
 from octavo.simulate.figures import Latencies, good, shortest_quarter
 from octavo.simulate.load import Load
-from octavo.simulate.replica import Replica, Timeline, VirtualMachine, prefixed_prompts, random_prompts, run_load
+from octavo.simulate.machine import VirtualMachine
+from octavo.simulate.replica import Replica, Timeline, prefixed_prompts, random_prompts, run_load
 
 
 class Flat:

@@ -113,7 +113,7 @@ def _measure(
     from octavo.bench.policies.run import run_combination
     from octavo.bench.policies.workload import build
     from octavo.runtime.build import build_engine
-    from octavo.simulate.replica import RealMachine, VirtualMachine
+    from octavo.simulate.machine import RealMachine, VirtualMachine
 
     engine = build_engine(config)
     facts = engine.facts

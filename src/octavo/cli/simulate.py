@@ -87,7 +87,7 @@ def _simulate(arguments: argparse.Namespace) -> int:
     machine = _machine(arguments)
     config = machine.config(engine(arguments, arguments.max_num_batched_tokens))
     work = traffic(arguments).build(config.max_model_len)
-    fleet = Fleet(arguments.replicas, config, machine.cost, work.load, machine.overhead_s)
+    fleet = Fleet(arguments.replicas, config, machine.virtual, work.load)
     router = make_router(arguments.router, fleet.replicas, work.prefix_of)
     bar, complete, began_s = ProgressBar("simulating"), True, time.perf_counter()
     try:
@@ -124,23 +124,27 @@ def _what_if(arguments: argparse.Namespace) -> int:
     """The longest segment of the recording, as it was on the recorded machine, and as it would be."""
     from octavo.bench.report import write_json
     from octavo.simulate.figures import Latencies, plain
+    from octavo.simulate.machine import VirtualMachine
     from octavo.simulate.recording import read_recording
     from octavo.simulate.replay import recorded_cost, what_if
     from octavo.simulate.scenario import calibrated_machine
 
     segment = max(read_recording(arguments.replay), key=lambda one: len(one.events))
     if arguments.calibration is not None:
-        machine = calibrated_machine(arguments.calibration)
-        cost, overhead_s = machine.cost, machine.overhead_s
+        virtual = calibrated_machine(arguments.calibration).virtual
     else:
-        cost, overhead_s = recorded_cost(arguments.replay, segment)
+        cost, loop = recorded_cost(arguments.replay, segment)
+
+        def virtual(seed: int) -> VirtualMachine:
+            return VirtualMachine(cost, loop, seed=seed)
+
     changed = engine(arguments, arguments.max_num_batched_tokens).change(segment.config, arguments.kv_tokens)
     content: dict[str, Any] = {"complete": False}
     bar = ProgressBar("simulating")
     print(f"{'milliseconds':<24}{'TTFT p50':>12}{'p99':>12}{'TPOT p50':>12}{'p99':>12}{'E2E p50':>12}{'tokens/s':>12}")
     for name, config in (("as recorded, simulated", segment.config), ("what if", changed)):
         try:
-            line, scheduler = what_if(arguments.replay, segment, config, cost, overhead_s, bar)
+            line, scheduler = what_if(arguments.replay, segment, config, virtual(0), bar)
         except KeyboardInterrupt:
             bar.end()
             print(f"{name:<24}INTERRUPTED")
@@ -188,5 +192,5 @@ def _calibrate(arguments: argparse.Namespace) -> int:
     bar.end()
     found.write(arguments.calibrate)
     per_token = found.cost.seconds(1, 1, 128, 128, 1) * 1e3
-    print(f"{arguments.calibrate}: a decode takes {per_token:.2f} ms alone, the loop {found.overhead_s * 1e6:.0f} us")
+    print(f"{arguments.calibrate}: a decode takes {per_token:.2f} ms alone, the loop {found.loop.step_s * 1e6:.0f} us")
     return 0

@@ -7,24 +7,24 @@ plus non-negative shares for sequences, tokens drawn, context tokens read and qu
 from __future__ import annotations
 
 import bisect
-import json
+import itertools
+import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from octavo.engine.params import SamplingParams
 from octavo.engine.step import SequenceStart, Step
-from octavo.formats.whole_file import write_whole
-from octavo.simulate.fields import MAX_CONTEXT, Fields
 from octavo.simulate.load import Floats
-from octavo.simulate.replica import Executor
+from octavo.simulate.machine import Executor, Spread
 
+ROUNDS = 4
+_CLASSES, _QUANTILES = 4, 32  # of a spread
 KNOTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
-_PARTS = ("per_sequence_s", "per_sample_s", "per_context_s", "per_pair_s")
+PARTS = ("per_sequence_s", "per_sample_s", "per_context_s", "per_pair_s")
 
 
 class Point(NamedTuple):
@@ -38,8 +38,11 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Measured:
+    """seconds: the median of `times`."""
+
     point: Point
     seconds: float
+    times: tuple[float, ...] = ()
 
 
 def grid(max_seqs: int, max_tokens: int, max_len: int) -> list[Point]:
@@ -99,21 +102,41 @@ def measure(
     num_pages: int,
     seconds_each: float,
     on_progress: Callable[[int, int], None],
-) -> Iterator[Measured]:
-    """The median time of each point's step, over about so many seconds (three runs at least), one after another."""
-    for done, point in enumerate(points):
-        on_progress(done, len(points))
-        step = step_of(point, page_size, num_pages, first=True)
-        if step is None:
+    rounds: int = ROUNDS,
+) -> list[Measured]:
+    """Times of each point's step, over about so many seconds, a run in each round at least.
+
+    All points are gone through `rounds` times: what else the machine does for a while then is in the times of all of
+    them, and not the cost of a few. The first run after others warms the caches, and isn't timed.
+    """
+    times: dict[Point, list[float]] = {point: [] for point in points}
+    for done, point in enumerate(list(points) * rounds):
+        on_progress(done, rounds * len(points))
+        first = step_of(point, page_size, num_pages, first=True)
+        again = step_of(point, page_size, num_pages, first=False)
+        if first is None or again is None:
             continue
-        executor.submit(step).result()
-        step = step_of(point, page_size, num_pages, first=True)
-        assert step is not None
-        times: list[float] = []
-        until_s = time.perf_counter() + seconds_each
-        while len(times) < 3 or time.perf_counter() < until_s:
-            times.append(executor.submit(step).result().forward_s)
-        yield Measured(point, float(np.median(times)))
+        executor.submit(first).result()
+        until_s = time.perf_counter() + seconds_each / rounds
+        while True:
+            times[point].append(executor.submit(again).result().forward_s)
+            if time.perf_counter() >= until_s:
+                break
+    return [Measured(point, float(np.median(taken)), tuple(taken)) for point, taken in times.items() if taken]
+
+
+def spread_of(measured: Sequence[Measured]) -> Spread:
+    """Quantiles of times over their point's median, in classes of so many points of similar times each."""
+    ordered = sorted(measured, key=lambda one: one.seconds)
+    count = max(1, min(_CLASSES, len(ordered)))
+    parts = [ordered[i * len(ordered) // count : (i + 1) * len(ordered) // count] for i in range(count)]
+    bounds_s = tuple(math.sqrt(low[-1].seconds * high[0].seconds) for low, high in itertools.pairwise(parts))
+    shares = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
+    factors = []
+    for part in parts:
+        found = np.concatenate([np.array(one.times or (one.seconds,)) / one.seconds for one in part])
+        factors.append(tuple(round(float(factor), 4) for factor in np.quantile(found, shares)))
+    return Spread(bounds_s, tuple(factors))
 
 
 class CalibratedCost:
@@ -168,7 +191,7 @@ def fit_shapes(shapes: Sequence[Shape], seconds: Sequence[float]) -> CalibratedC
     most = max(shape.tokens for shape in shapes)
     knots = [knot for knot in KNOTS if knot < most]
     knots.append(max(most, 2))
-    rows = np.zeros((len(shapes), len(knots) + len(_PARTS)))
+    rows = np.zeros((len(shapes), len(knots) + len(PARTS)))
     for row, shape in zip(rows, shapes, strict=True):
         i = min(max(bisect.bisect_right(knots, shape.tokens), 1), len(knots) - 1)
         share = (shape.tokens - knots[i - 1]) / (knots[i] - knots[i - 1])
@@ -192,58 +215,3 @@ def _non_negative(rows: Floats, goal: Floats) -> Floats:
         if np.abs(x - before).max() < 1e-12 * max(1.0, float(np.abs(x).max())):
             break
     return np.asarray(x / scale)
-
-
-@dataclass(frozen=True, slots=True)
-class Calibration:
-    """What a calibration file holds. overhead_s: of the loop around the executor, of every step."""
-
-    model: str
-    cost: CalibratedCost
-    overhead_s: float
-    page_size: int
-    num_pages: int
-    max_model_len: int
-    max_num_seqs: int
-    max_num_batched_tokens: int
-
-    def write(self, path: Path) -> None:
-        """Whole or not at all. Raises OSError."""
-        content = {
-            "model": self.model,
-            "overhead_s": self.overhead_s,
-            "page_size": self.page_size,
-            "num_pages": self.num_pages,
-            "max_model_len": self.max_model_len,
-            "max_num_seqs": self.max_num_seqs,
-            "max_num_batched_tokens": self.max_num_batched_tokens,
-            "products_s": {
-                str(knot): seconds for knot, seconds in zip(self.cost.knots, self.cost.products_s, strict=True)
-            },
-            **dict(zip(_PARTS, self.cost.parts_s, strict=True)),
-        }
-        write_whole(path, json.dumps(content, indent=2) + "\n")
-
-    @classmethod
-    def read(cls, path: Path) -> Calibration:
-        """Raises FileError."""
-        fields = Fields.read(path)
-        products = fields.inner("products_s")
-        names = {products.count(name, 1, "tokens"): name for name in products.names()}
-        knots = sorted(names)
-        if len(knots) < 2:
-            raise fields.error("products_s", f"has {len(knots)} entries; it must have at least 2")
-        return cls(
-            model=fields.text("model"),
-            cost=CalibratedCost(
-                knots,
-                [products.number(names[knot], zero=True) for knot in knots],
-                [fields.number(name, zero=True) for name in _PARTS],
-            ),
-            overhead_s=fields.number("overhead_s", zero=True),
-            page_size=fields.integer("page_size", high=1 << 16),
-            num_pages=fields.integer("num_pages"),
-            max_model_len=fields.integer("max_model_len", high=MAX_CONTEXT),
-            max_num_seqs=fields.integer("max_num_seqs", high=1 << 16),
-            max_num_batched_tokens=fields.integer("max_num_batched_tokens"),
-        )

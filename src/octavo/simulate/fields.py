@@ -73,6 +73,14 @@ class Fields:
             )
         return int(name)
 
+    def numbers(self, name: str, high: float = MOST) -> list[float]:
+        """A list, which may be empty, of numbers above 0."""
+        value = self._get(name)
+        if not isinstance(value, list):
+            raise self.error(name, f"is {_shown(value)}; it must be a list of numbers")
+        each = Fields(self._file, self._text, {str(i): one for i, one in enumerate(value)}, f"{self._prefix}{name}.")
+        return [each.number(str(i), high=high) for i in range(len(value))]
+
     def text(self, name: str) -> str:
         value = self._get(name)
         if not isinstance(value, str) or not value:

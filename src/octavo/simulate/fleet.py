@@ -9,15 +9,8 @@ from typing import Protocol
 from octavo.engine.historical.scheduler import make_scheduler
 from octavo.engine.scheduler_config import SchedulerConfig
 from octavo.simulate.load import Ints, Load
-from octavo.simulate.replica import (
-    MakePrompt,
-    OnProgress,
-    Replica,
-    StepCost,
-    Timeline,
-    VirtualMachine,
-    request_of,
-)
+from octavo.simulate.machine import VirtualMachine
+from octavo.simulate.replica import MakePrompt, OnProgress, Replica, Timeline, request_of
 
 ROUTERS = ("round-robin", "least-loaded", "prefix-affine")
 #: A prefix's home replica is passed over when it has so many times the mean work of all, and some to speak of.
@@ -84,15 +77,13 @@ def make_router(name: str, replicas: Sequence[Replica], prefix_of: Ints) -> Rout
 
 
 class Fleet:
-    """Equal replicas of one setup. stop: asked now and then with the timeline; True ends the run early."""
+    """Equal replicas of one setup; machine(i) makes that of number i."""
 
     def __init__(
-        self, count: int, config: SchedulerConfig, cost: StepCost, load: Load, overhead_s: float = 0.0
+        self, count: int, config: SchedulerConfig, machine: Callable[[int], VirtualMachine], load: Load
     ) -> None:
         self.timeline = Timeline.of(load.arrival_s)
-        self.replicas = [
-            Replica(make_scheduler(config), VirtualMachine(cost, overhead_s), self.timeline, load) for _ in range(count)
-        ]
+        self.replicas = [Replica(make_scheduler(config), machine(i), self.timeline, load) for i in range(count)]
         self._load = load
 
     def run(
@@ -102,7 +93,7 @@ class Fleet:
         progress: OnProgress | None = None,
         stop: Callable[[Timeline], bool] | None = None,
     ) -> bool:
-        """Serve the whole load. False if `stop` has ended it early."""
+        """Serve the whole load. stop: asked now and then with the timeline; True ends it early, and gives False."""
         replicas, load = self.replicas, self._load
         for index, arrival_s in enumerate(load.arrival_s.tolist()):
             if router.needs_load:

@@ -131,7 +131,7 @@ def trial(asked: Asked, option: Option, replicas: int, progress: OnProgress) -> 
     """Simulate so many replicas."""
     config = option.machine.config(option.choice)
     work = asked.work(config.max_model_len)
-    fleet = Fleet(replicas, config, option.machine.cost, work.load, option.machine.overhead_s)
+    fleet = Fleet(replicas, config, option.machine.virtual, work.load)
     router = make_router(asked.router, fleet.replicas, work.prefix_of)
     whole = fleet.run(router, work.prompt, progress, lambda line: bool(asked.level.broken(line)))
     price = replicas * option.tensor_parallel * asked.prices.per_hour[option.device]
@@ -213,7 +213,7 @@ def sweep(
     work = asked.work(config.max_model_len)
     for factor in factors:
         load = work.load.head(most_requests).faster(factor)
-        fleet = Fleet(chosen.replicas, config, option.machine.cost, load, option.machine.overhead_s)
+        fleet = Fleet(chosen.replicas, config, option.machine.virtual, load)
         fleet.run(make_router(asked.router, fleet.replicas, work.prefix_of), work.prompt, progress)
         line = fleet.timeline
         within = good(line, asked.level.ttft_p99_ms / 1e3, asked.level.tpot_p99_ms / 1e3)

@@ -19,6 +19,7 @@ from octavo.runtime.record import delta
 from octavo.simulate.calibrate import CalibratedCost, Shape, fit_shapes
 from octavo.simulate.fields import FileError
 from octavo.simulate.load import Load
+from octavo.simulate.machine import LoopTime, VirtualMachine
 from octavo.simulate.recording import (
     END_TOKEN,
     Segment,
@@ -30,7 +31,7 @@ from octavo.simulate.recording import (
     read,
     request_at,
 )
-from octavo.simulate.replica import StepCost, Timeline, VirtualMachine
+from octavo.simulate.replica import Timeline
 
 OnProgress = Callable[[int, int], None]
 
@@ -146,8 +147,7 @@ def what_if(
     path: Path,
     segment: Segment,
     config: SchedulerConfig,
-    cost: StepCost,
-    overhead_s: float,
+    machine: VirtualMachine,
     progress: OnProgress,
 ) -> tuple[Timeline, Scheduler]:
     """The recorded requests, arriving when they did and answering what they did, under another config or machine.
@@ -166,7 +166,6 @@ def what_if(
     prompts = np.array([len(request.prompt) for request in requests], np.int64)
     load = Load(arrivals[order] - begin_s, prompts, lengths)
     timeline, scheduler = Timeline.of(load.arrival_s), make_scheduler(config)
-    machine = VirtualMachine(cost, overhead_s)
     running = _Marked(scheduler, machine, timeline, [answers[request.request_id].marks for request in requests])
     for index, request in enumerate(requests):
         running.advance(float(load.arrival_s[index]))
@@ -216,8 +215,8 @@ class _Marked:
 _MOST_STEPS = 4000
 
 
-def recorded_cost(path: Path, segment: Segment) -> tuple[CalibratedCost, float]:
-    """The cost model of the machine that was recorded, fitted to its steps, and the loop's overhead in seconds.
+def recorded_cost(path: Path, segment: Segment) -> tuple[CalibratedCost, LoopTime]:
+    """The cost model of the machine that was recorded, fitted to its steps, and what its loop took around them.
 
     Raises ValueError when there are too few steps.
     """
@@ -248,7 +247,7 @@ def recorded_cost(path: Path, segment: Segment) -> tuple[CalibratedCost, float]:
         seconds.append(took_s)
         rests.append(seconds_of(number, event, "now_s") - seconds_of(at, step, "now_s") - took_s)
     every = max(1, len(shapes) // _MOST_STEPS)
-    return fit_shapes(shapes[::every], seconds[::every]), max(0.0, float(np.median(rests))) if rests else 0.0
+    return fit_shapes(shapes[::every], seconds[::every]), LoopTime(max(0.0, float(np.median(rests))) if rests else 0.0)
 
 
 def _recorded(path: Path, segment: Segment) -> tuple[list[Request], dict[int, _Answer]]:

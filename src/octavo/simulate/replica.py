@@ -6,10 +6,8 @@ The loop is the engine process's: requests that have arrived are added, one step
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,82 +17,7 @@ from octavo.engine.request import Request, StepOutputs, Tokens
 from octavo.engine.scheduler import Scheduler
 from octavo.engine.step import Step, StepResult
 from octavo.simulate.load import Floats, Ints, Load
-
-
-class Machine(Protocol):
-    """Runs steps, and has the time."""
-
-    @property
-    def now_s(self) -> float:
-        """Seconds since the beginning."""
-
-    def run(self, step: Step) -> StepResult:
-        """The step's result; `now_s` is when it was there."""
-
-    def wait(self, until_s: float) -> None:
-        """Nothing to do before `until_s`."""
-
-
-class StepCost(Protocol):
-    """Seconds of a step: what takes the place of a forward pass."""
-
-    def seconds(self, tokens: int, sequences: int, context: int, pairs: int, samples: int) -> float:
-        """tokens fed, sequences, context tokens whose K and V are read, query-key pairs, and tokens drawn."""
-
-
-class VirtualMachine:
-    """Time passes only as the cost model says. All tokens drawn are 0.
-
-    overhead_s: what the loop around a step takes, of every step.
-    """
-
-    def __init__(self, cost: StepCost, overhead_s: float = 0.0) -> None:
-        self.now_s = 0.0
-        self._cost = cost
-        self._overhead_s = overhead_s
-        self._zeros = np.zeros((1 << 16, 1), np.int32)
-        self._ones = np.ones(1 << 16, np.int32)
-
-    def run(self, step: Step) -> StepResult:
-        count, start = step.num_tokens, step.num_computed
-        total, rows = step.num_tokens_total, len(count)
-        context = int(start.sum()) + total
-        pairs = context if total == rows else int((count * start + count * (count + 1) // 2).sum())
-        samples = int(np.count_nonzero(step.sample))
-        seconds = self._cost.seconds(total, rows, context, pairs, samples)
-        self.now_s += seconds + self._overhead_s
-        return StepResult(step.step_id, self._zeros[:samples], self._ones[:samples], seconds, seconds)
-
-    def wait(self, until_s: float) -> None:
-        self.now_s = until_s
-
-
-class Executor(Protocol):
-    """runtime.executor.Executor, as far as it is used here."""
-
-    def submit(self, step: Step) -> ResultHandle: ...
-
-
-class ResultHandle(Protocol):
-    def result(self) -> StepResult: ...
-
-
-class RealMachine:
-    """A real executor on the wall clock, which starts at 0 now."""
-
-    def __init__(self, executor: Executor) -> None:
-        self._executor = executor
-        self._began_s = time.perf_counter()
-
-    @property
-    def now_s(self) -> float:
-        return time.perf_counter() - self._began_s
-
-    def run(self, step: Step) -> StepResult:
-        return self._executor.submit(step).result()
-
-    def wait(self, until_s: float) -> None:
-        time.sleep(max(0.0, until_s - self.now_s))
+from octavo.simulate.machine import Machine
 
 
 @dataclass(slots=True)

@@ -10,10 +10,11 @@ import numpy as np
 
 from octavo.engine.scheduler_config import SchedulerConfig
 from octavo.simulate.analytic import AnalyticCost, Setup
-from octavo.simulate.calibrate import Calibration
+from octavo.simulate.calibration import Calibration
 from octavo.simulate.device import Device
 from octavo.simulate.load import Ints, Load, poisson, read_load, synthetic
-from octavo.simulate.replica import MakePrompt, StepCost, prefixed_prompts, random_prompts
+from octavo.simulate.machine import NO_SPREAD, LoopTime, Spread, StepCost, VirtualMachine
+from octavo.simulate.replica import MakePrompt, prefixed_prompts, random_prompts
 from octavo.simulate.shape import ModelShape
 
 _VOCAB = 1 << 15  # of the simulated prompts' tokens
@@ -62,13 +63,18 @@ class Machine:
 
     name: str
     cost: StepCost
-    overhead_s: float
+    loop: LoopTime
     kv_tokens: int
     max_model_len: int
     max_num_seqs: int
     max_num_batched_tokens: int
     page_size: int
     devices: int = 1
+    spread: Spread = NO_SPREAD
+
+    def virtual(self, seed: int) -> VirtualMachine:
+        """One that stands at the beginning of time; `seed`: of its step times' spread."""
+        return VirtualMachine(self.cost, self.loop, self.spread, seed)
 
     def config(self, choice: EngineChoice) -> SchedulerConfig:
         """The scheduler's config. Raises ValueError when a sequence of max_model_len doesn't fit into memory, or when
@@ -103,7 +109,7 @@ def analytic_machine(device: str, model: str, tensor_parallel: int, kind: str, w
     return Machine(
         name=f"{setup.model.name} on {tensor_parallel} x {setup.device.name}",
         cost=AnalyticCost(setup),
-        overhead_s=0.0,
+        loop=LoopTime(),
         kv_tokens=setup.kv_tokens,
         max_model_len=setup.model.context,
         max_num_seqs=256,
@@ -119,7 +125,8 @@ def calibrated_machine(path: Path) -> Machine:
     return Machine(
         name=f"{found.model} as calibrated in {path}",
         cost=found.cost,
-        overhead_s=found.overhead_s,
+        loop=found.loop,
+        spread=found.spread,
         kv_tokens=found.num_pages * found.page_size,
         max_model_len=found.max_model_len,
         max_num_seqs=found.max_num_seqs,

@@ -18,7 +18,8 @@ from octavo.bench.policies.workload import PolicyWork, build
 from octavo.bench.workload import Workload
 from octavo.engine.scheduler_config import SchedulerConfig
 from octavo.simulate.load import Load
-from octavo.simulate.replica import VirtualMachine, random_prompts
+from octavo.simulate.machine import VirtualMachine
+from octavo.simulate.replica import random_prompts
 
 CONFIG = SchedulerConfig(1024, 64, 256, 4, 8 * 256, prefix_caching=False)
 

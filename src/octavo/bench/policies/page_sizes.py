@@ -9,7 +9,7 @@ from dataclasses import replace
 from octavo.bench.policies.run import Combination, run_combination
 from octavo.bench.policies.workload import PolicyWork
 from octavo.engine.scheduler_config import SchedulerConfig
-from octavo.simulate.replica import VirtualMachine
+from octavo.simulate.machine import VirtualMachine
 
 
 class RowCost:

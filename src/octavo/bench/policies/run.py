@@ -11,7 +11,8 @@ from octavo.engine.historical.scheduler import make_scheduler
 from octavo.engine.scheduler_config import SchedulerConfig
 from octavo.simulate.figures import Latencies, plain, shortest_quarter
 from octavo.simulate.load import Load
-from octavo.simulate.replica import Machine, MakePrompt, Replica, Timeline, run_load
+from octavo.simulate.machine import Machine
+from octavo.simulate.replica import MakePrompt, Replica, Timeline, run_load
 
 KV_NAMES = {
     "paged": "paged",
