@@ -65,6 +65,11 @@ _SNIPPETS = [
         "Ж",
     ),
     *("👍", "\u0301", "\u00a0", "\u3000", "\u2028", "½", "٣", "ß", "नम", "한국", "שלום"),
+    # What some rules treat in a way of their own: scripts, capitals, long runs, image tokens, digits in groups.
+    *("ไทย", "မြန်", "ㄅㄆ", "ㄱ", "カ", "ÉÀ", "ǅ", "ʰ", "HTTPServer", "e\u0301", "、。", "…", "！", "”", "//", "/\n"),
+    *("\t\t", "        ", " " * 33, "\n\n\n", "1234", "12345678", "٣٤", "<sentinel:7>", "IMGIMGABCZ", " a b c"),
+    # Texts of tokens that stand for themselves or for something else.
+    *("<end_of_turn>", "<start_of_turn>", "<bos>", "<unused3>", "<0x41>", "▁", "▁the", "<h1>", "</strong>"),
 ]
 
 
