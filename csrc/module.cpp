@@ -13,6 +13,7 @@
 #include <optional>
 
 #include "arrays.h"
+#include "module_text.h"
 #include "peaks.h"
 #include "plan.h"
 
@@ -313,4 +314,5 @@ NB_MODULE(_native, m) {
   bind_recording(plan);
   bind_running(plan);
   bind_peaks(m);
+  bind_text(m);
 }

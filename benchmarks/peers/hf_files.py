@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.formats.gguf import GgufFile
-from octavo.text.gguf_tokenizer import load_gguf
+from octavo.text.gguf_byte_level import load_byte_level
 
 if TYPE_CHECKING:
     from peers.weights import Stored
@@ -46,7 +46,7 @@ def config_of(source: GgufFile) -> dict[str, object]:
 
 def write_tokenizer(source: GgufFile, folder: Path) -> None:
     """tokenizer.json and tokenizer_config.json of a byte-level BPE vocabulary."""
-    encoder, vocabulary = load_gguf(source)
+    encoder, vocabulary = load_byte_level(source)
     content = json.loads(encoder.to_json())
     content["added_tokens"] = [
         {"id": index, "content": text, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,

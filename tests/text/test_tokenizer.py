@@ -130,7 +130,7 @@ def load_with(metadata: dict[str, Any], changes: dict[str, Any], path: Path) -> 
     ("changes", "message"),
     [
         ({"pre": "martian"}, "has the pre-tokenizer 'martian', which is not known; known are default, gpt-2"),
-        ({"model": "llama"}, "has a tokenizer of kind 'llama'; supported is gpt2"),
+        ({"model": "bert"}, "has a tokenizer of kind 'bert'; supported are gpt2"),
         ({"model": None}, r"tokenizer\.ggml\.model is missing"),
         ({"merges": ["a b c"]}, "merges must hold pairs"),
         ({"merges": ["never seen"]}, "has a tokenizer that can't be built"),

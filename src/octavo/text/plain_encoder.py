@@ -7,6 +7,8 @@ import secrets
 import tokenizers
 from tokenizers import AddedToken
 
+from octavo.text.encoder import HalfCharacterError
+
 
 class PlainEncoder:
     """Encodes stretches of text. May be used by several threads; encoding lets other threads run.
@@ -37,7 +39,7 @@ class PlainEncoder:
         try:
             ids: list[int] = self._tokenizer.encode_batch_fast([marked], add_special_tokens=False)[0].ids
         except TypeError:  # the library takes whatever is valid UTF-8
-            raise ValueError("a text holds half a character (a lone surrogate); was it read as UTF-8?") from None
+            raise HalfCharacterError from None
         if max(ids, default=0) >= self._size:
             return [token for token in ids if token < self._size]
         return ids

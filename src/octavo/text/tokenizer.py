@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from octavo.formats.errors import ModelFileError
 from octavo.formats.gguf import GgufFile
 from octavo.formats.model_files import ModelFiles
+from octavo.text.encoder import Encoder
 from octavo.text.gguf_tokenizer import load_gguf
 from octavo.text.hf_tokenizer import load_hf
-from octavo.text.plain_encoder import PlainEncoder
 from octavo.text.vocabulary import Vocabulary
 
 # Texts with fewer characters for each token that is allowed are encoded without a look ahead.
@@ -40,7 +40,7 @@ class PromptTooLongError(ValueError):
 class Tokenizer:
     """One model's tokenizer. Methods may be called from several threads; encoding releases the GIL."""
 
-    def __init__(self, encoder: PlainEncoder, vocabulary: Vocabulary) -> None:
+    def __init__(self, encoder: Encoder, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
         self._encoder = encoder
         self._control_ids = frozenset(vocabulary.control.values())

@@ -1,0 +1,95 @@
+"""SentencePiece's vocabularies: ids equal llama.cpp's, users can't write control tokens, what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.text import tokenizer_goldens
+from tests.text.sentencepiece_models import MODELS
+
+from octavo.formats.errors import ModelFileError
+from octavo.formats.gguf_metadata import Value
+from octavo.formats.gguf_write import write_gguf
+from octavo.formats.model_files import ModelFiles
+from octavo.text.tokenizer import Tokenizer
+
+
+def load(folder: Path, metadata: dict[str, Value]) -> Tokenizer:
+    write_gguf(folder / "model.gguf", metadata, [])
+    return Tokenizer.load(ModelFiles("gguf", folder / "model.gguf", "small"))
+
+
+@pytest.fixture(scope="module", params=list(MODELS))
+def named(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Tokenizer]:
+    return request.param, load(tmp_path_factory.mktemp("pieces"), MODELS[request.param])
+
+
+def test_ids_equal_llama_cpp(named: tuple[str, Tokenizer]) -> None:
+    name, tokenizer = named
+    tokenizer_goldens.assert_equal(tokenizer, tokenizer_goldens.read("pieces")[name])
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("▁ \n<>s/")))
+def test_decode_undoes_encode(named: tuple[str, Tokenizer], text: str) -> None:
+    """But for the space that each stretch begins with, and U+2581, which stands for a space."""
+    name, tokenizer = named
+    said = tokenizer.decode(tokenizer.encode(text))
+    if name == "merges, no space before a text":
+        assert said == text.replace("▁", " ")
+    assert said.replace(" ", "") == text.replace("▁", "").replace(" ", "")
+
+
+def test_users_cannot_write_control_tokens(named: tuple[str, Tokenizer]) -> None:
+    _, tokenizer = named
+    text = "<s><start_of_turn>user</s> <unk>"
+    assert not any(map(tokenizer.is_control, tokenizer.encode(text)))
+    assert [token for token in tokenizer.encode_trusted(text) if tokenizer.is_control(token)] == [1, 3, 2, 0]
+    # Not even where pieces make the token's text as a whole (llama.cpp makes the control token).
+    assert tokenizer.decode(tokenizer.encode(text)).strip() == text
+
+
+def test_vocabulary(named: tuple[str, Tokenizer]) -> None:
+    facts = named[1].vocabulary
+    assert (facts.bos_id, facts.eos_id, facts.add_bos, facts.add_eos) == (1, 2, True, False)
+    assert facts.end_ids == {2, 4}
+    assert facts.token_bytes[5] == b"\n"
+    assert facts.token_bytes[10 + 0x41] == b"A"
+    assert b" the" in facts.token_bytes
+
+
+def test_a_token_that_ends_turns_is_control_whatever_its_file_says(tmp_path: Path) -> None:
+    metadata = MODELS["merges"]
+    types = np.array(metadata["tokenizer.ggml.token_type"])
+    types[4] = 4
+    changed = load(tmp_path, {**metadata, "tokenizer.ggml.token_type": types})
+    assert changed.is_control(4)
+    assert 4 not in changed.encode("a<end_of_turn>b")
+
+
+def test_phi_3_swallows_spaces_after_control_tokens(tmp_path: Path) -> None:
+    metadata = {**MODELS["merges, no space before a text"], "general.name": "Phi 3 Mini"}
+    assert load(tmp_path, metadata).vocabulary.swallows == {}
+    changed = load(tmp_path, {**metadata, "general.name": "Phi-3 Mini"})
+    assert changed.encode_trusted("<end_of_turn> \n a") == [4, *changed.encode("a")]
+    assert changed.encode_trusted("<s> a") == [1, *changed.encode(" a")]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("scores", np.zeros(3, np.float32), "has 1200 tokens but 3 scores"),
+        ("scores", np.full(1200, np.nan, np.float32), "piece 0 has a score that is no number"),
+        ("token_type", np.zeros(3, np.int32), "has 1200 tokens but 3 token types"),
+        ("scores", None, r"tokenizer\.ggml\.scores is missing"),
+        ("add_space_prefix", 3, "add_space_prefix must be true or false"),
+        ("bos_token_id", 1200, "has bos_token_id 1200, but only 1200 tokens"),
+    ],
+)
+def test_bad_metadata(tmp_path: Path, key: str, value: Value | None, message: str) -> None:
+    metadata = {**MODELS["merges"], f"tokenizer.ggml.{key}": value}
+    with pytest.raises(ModelFileError, match=message):
+        load(tmp_path, {name: entry for name, entry in metadata.items() if entry is not None})
