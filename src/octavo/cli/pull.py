@@ -51,7 +51,7 @@ def catalogue_table() -> str:
     rows = [("NAME", "KIND", "SIZE", "HERE", "WHAT")]
     for entry in CATALOGUE:
         here = "yes" if entry.cached_path(folder).is_file() else "no"
-        rows.append((entry.name, entry.kind, rounded_size(entry.member_bytes), here, entry.about))
+        rows.append((entry.name, entry.kind, rounded_size(entry.file_bytes), here, entry.about))
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     lines = [
         "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[4]]) for row in rows

