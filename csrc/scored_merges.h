@@ -3,22 +3,13 @@
 // list of merges, and equal scores merge from the left, so no list of merges can say the same.
 #pragma once
 #include <cstdint>
-#include <string>
 #include <string_view>
 #include <vector>
 
 #include "piece_table.h"
+#include "pieces.h"
 
 namespace octavo {
-
-// As tokenizer.ggml.token_type has them.
-enum class PieceKind : int32_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
-
-struct Piece {
-  std::string_view text;  // UTF-8, U+2581 for a space; of a byte "<0x41>"
-  float score;
-  PieceKind kind;
-};
 
 class ScoredMerges {
  public:
@@ -30,21 +21,14 @@ class ScoredMerges {
   std::vector<int32_t> encode(std::string_view text) const;
 
  private:
-  struct Word {
-    std::string text;
-    int32_t id;
-  };
-  const Word* longest_word(std::string_view text) const;
-  void encode_stretch(std::string_view text, std::vector<int32_t>& ids) const;
   void merge(std::string_view text, std::vector<int32_t>& ids) const;
 
   bool space_prefix_;
   size_t longest_piece_ = 0;
   PieceTable table_;
   std::vector<float> scores_;  // by id
-  std::vector<Word> words_;    // user-defined pieces, sorted
-  bool begins_word_[256] = {};
-  int32_t byte_ids_[256];
+  PieceWords words_;
+  PieceBytes bytes_;
 };
 
 }  // namespace octavo

@@ -38,3 +38,6 @@ MODELS = {
     "merges, no space before a text": metadata("bpe", "llama", add_space_prefix=False),
     "merges, equal scores": metadata("bpe", "llama", scores=_TIED, add_space_prefix=False),
 }
+
+#: By SentencePiece itself, not by llama.cpp.
+UNIGRAM = metadata("unigram", "t5", add_space_prefix=True, add_bos_token=True, add_eos_token=False)

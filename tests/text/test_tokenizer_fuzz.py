@@ -18,17 +18,19 @@ from octavo.text.chat import load_chat_template
 from octavo.text.tokenizer import Tokenizer
 
 
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+@pytest.fixture(scope="module", params=["gpt2", "llama", "t5"])
+def small(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A file of each kind of tokenizer; they have all keys in common, so that a mutated name finds another's."""
     path = tmp_path_factory.mktemp("small") / "small.gguf"
-    tokens = ["<|bos|>", "<|im_end|>", "<word>", "<unk>", *ALPHABET, "ab", "abc", "Ġab"]
+    tokens = ["<|bos|>", "<|im_end|>", "<word>", "<unk>", *ALPHABET, "ab", "abc", "Ġab", "▁ab", "<0x0A>"]
     metadata = {
-        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.model": request.param,
+        "tokenizer.ggml.scores": -np.arange(len(tokens), dtype=np.float32),
         "tokenizer.ggml.pre": "llama-bpe",
         "tokenizer.ggml.bos_token_id": 0,
         "tokenizer.ggml.eos_token_id": 1,
         "tokenizer.chat_template": "{{ bos_token }}{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}",
-        "tokenizer.ggml.token_type": np.array([3, 3, 4, 2, *[1] * (len(tokens) - 4)], np.int32),
+        "tokenizer.ggml.token_type": np.array([3, 3, 4, 2, *[1] * (len(tokens) - 5), 6], np.int32),
         "tokenizer.ggml.merges": ["a b", "ab c", "Ġ ab"],
         "tokenizer.ggml.tokens": tokens,
     }

@@ -10,6 +10,7 @@ from tokenizers import AddedToken, Regex, models, pre_tokenizers
 
 from octavo.formats.errors import ModelFileError
 from octavo.formats.gguf import GgufFile
+from octavo.models.defaults import end_ids_from_gguf
 from octavo.text.byte_level import ALPHABET, bytes_of_tokens
 from octavo.text.gguf_vocabulary import CONTROL, UNKNOWN, USER_DEFINED, Defaults, make_vocabulary, token_types
 from octavo.text.plain_encoder import PlainEncoder
@@ -21,14 +22,15 @@ def load_byte_level(file: GgufFile) -> tuple[PlainEncoder, Vocabulary]:
     """The tokenizer (`tokenizer.ggml.model` gpt2), cut as `tokenizer.ggml.pre` says. Raises ModelFileError."""
     pre = _pre_tokenizer(file)
     texts = file.metadata.strings("tokenizer.ggml.tokens")
-    types = token_types(file, len(texts))
+    end_ids = end_ids_from_gguf(file.metadata)
+    types = token_types(file, texts, end_ids)
     encoder = _encoder(file, texts, pre)
     words = [texts[index] for index in np.flatnonzero(types == USER_DEFINED).tolist()]
     encoder.add_tokens([AddedToken(text, normalized=False) for text in words if text])
     token_bytes = bytes_of_tokens(texts)
     for index in np.flatnonzero(np.isin(types, (UNKNOWN, CONTROL, USER_DEFINED))).tolist():
         token_bytes[index] = texts[index].encode()
-    vocabulary = make_vocabulary(file, token_bytes, types, Defaults(add_bos=pre.add_bos))
+    vocabulary = make_vocabulary(file, token_bytes, types, end_ids, Defaults(add_bos=pre.add_bos))
     return PlainEncoder(encoder, len(texts)), vocabulary
 
 

@@ -2,39 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from octavo._native import ScoredMerges, Unigram
 from octavo.formats.errors import ModelFileError
 from octavo.formats.gguf import GgufFile
+from octavo.models.defaults import end_ids_from_gguf
 from octavo.text.gguf_vocabulary import BYTE, CONTROL, UNKNOWN, USER_DEFINED, Defaults, make_vocabulary, token_types
-from octavo.text.scored_encoder import ScoredEncoder
+from octavo.text.piece_encoder import PieceEncoder
 from octavo.text.vocabulary import Vocabulary
 
+_Build = Callable[[list[bytes], npt.NDArray[np.float32], npt.NDArray[np.int32]], ScoredMerges | Unigram]
+
 _SPACE = "\u2581".encode()
-_DEFAULTS = Defaults(bos_id=1, eos_id=2, add_bos=True)
+_CHARSMAP = "tokenizer.ggml.precompiled_charsmap"
 
 
-def load_scored_merges(file: GgufFile) -> tuple[ScoredEncoder, Vocabulary]:
+def load_scored_merges(file: GgufFile) -> tuple[PieceEncoder, Vocabulary]:
     """Byte-pair encoding by scores (`tokenizer.ggml.model` llama). Raises ModelFileError."""
-    pieces, scores, types = read_pieces(file)
     prefix = file.metadata.boolean("tokenizer.ggml.add_space_prefix", True)
-    try:
-        encoder = ScoredEncoder(pieces, scores, types, prefix)
-    except ValueError as error:
-        raise ModelFileError(file.path, f"has a tokenizer that can't be built: {error}") from None
-    return encoder, make_vocabulary(file, spoken(pieces, types), types, _DEFAULTS)
+    return _load(
+        file,
+        lambda pieces, scores, types: ScoredMerges(pieces, scores, types, prefix),
+        Defaults(bos_id=1, eos_id=2, add_bos=True),
+    )
 
 
-def read_pieces(file: GgufFile) -> tuple[list[bytes], npt.NDArray[np.float32], npt.NDArray[np.int32]]:
-    """Text, score and type of each token. Raises ModelFileError."""
-    pieces = file.metadata.byte_strings("tokenizer.ggml.tokens")
-    scores = file.metadata.numbers("tokenizer.ggml.scores").astype(np.float32)
+def load_unigram(file: GgufFile) -> tuple[PieceEncoder, Vocabulary]:
+    """The unigram model (`tokenizer.ggml.model` t5). Raises ModelFileError."""
+    metadata = file.metadata
+    if _CHARSMAP in metadata and metadata.array_length(_CHARSMAP):
+        raise ModelFileError(
+            file.path, f"has {_CHARSMAP}, which normalises texts; only tokenizers without normalisation are supported"
+        )
+    prefix = metadata.boolean("tokenizer.ggml.add_space_prefix", False)
+    one_space = metadata.boolean("tokenizer.ggml.remove_extra_whitespaces", False)
+    return _load(
+        file,
+        lambda pieces, scores, types: Unigram(pieces, scores, types, prefix, one_space),
+        Defaults(eos_id=1, add_eos=True),
+    )
+
+
+def _load(file: GgufFile, build: _Build, defaults: Defaults) -> tuple[PieceEncoder, Vocabulary]:
+    metadata = file.metadata
+    pieces = metadata.byte_strings("tokenizer.ggml.tokens")
+    scores = metadata.numbers("tokenizer.ggml.scores").astype(np.float32)
     if len(scores) != len(pieces):
         raise ModelFileError(file.path, f"has {len(pieces)} tokens but {len(scores)} scores")
-    return pieces, scores, token_types(file, len(pieces))
+    end_ids = end_ids_from_gguf(metadata)
+    types = token_types(file, pieces, end_ids)
+    try:
+        encoder = PieceEncoder(build(pieces, scores, types))
+    except ValueError as error:
+        raise ModelFileError(file.path, f"has a tokenizer that can't be built: {error}") from None
+    return encoder, make_vocabulary(file, spoken(pieces, types), types, end_ids, defaults)
 
 
 def spoken(pieces: Sequence[bytes], types: npt.NDArray[np.int32]) -> list[bytes]:

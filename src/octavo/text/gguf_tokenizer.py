@@ -8,12 +8,13 @@ from octavo.formats.errors import ModelFileError
 from octavo.formats.gguf import GgufFile
 from octavo.text.encoder import Encoder
 from octavo.text.gguf_byte_level import load_byte_level
-from octavo.text.gguf_sentencepiece import load_scored_merges
+from octavo.text.gguf_sentencepiece import load_scored_merges, load_unigram
 from octavo.text.vocabulary import Vocabulary
 
 _KINDS: dict[str, Callable[[GgufFile], tuple[Encoder, Vocabulary]]] = {
     "gpt2": load_byte_level,
     "llama": load_scored_merges,
+    "t5": load_unigram,
 }
 
 
@@ -24,6 +25,7 @@ def load_gguf(file: GgufFile) -> tuple[Encoder, Vocabulary]:
     if load is None:
         raise ModelFileError(
             file.path,
-            f"has a tokenizer of kind {model!r}; supported are gpt2 (byte-level BPE) and llama (SentencePiece BPE)",
+            f"has a tokenizer of kind {model!r}; supported are gpt2 (byte-level BPE), llama (SentencePiece BPE) and t5 "
+            "(SentencePiece unigram)",
         )
     return load(file)

@@ -95,14 +95,21 @@ def _node_types(node: object) -> set[str]:
     return {str(node.get("type"))}.union(*map(_node_types, parts))
 
 
-def _token_bytes(ids: Mapping[str, int], added: Mapping[str, object], decoder_types: set[str]) -> list[bytes]:
-    """What each id stands for, after the decoder: byte-level, SentencePiece with byte fallback, or plain text."""
+def _token_bytes(
+    ids: Mapping[str, int], added: Mapping[str, Mapping[str, Any]], decoder_types: set[str]
+) -> list[bytes]:
+    """What each id stands for, after the decoder: byte-level, SentencePiece with byte fallback, or plain text.
+
+    Special tokens are their own texts. Other added ones are so in a byte-level vocabulary only: SentencePiece's may
+    hold U+2581 for spaces as all its pieces do.
+    """
     texts = [""] * (max(ids.values(), default=-1) + 1)
     for text, index in ids.items():
         texts[index] = text
-    token_bytes = bytes_of_tokens(texts) if "ByteLevel" in decoder_types else _sentencepiece_bytes(texts)
-    for text in added:
-        if text in ids:
+    byte_level = "ByteLevel" in decoder_types
+    token_bytes = bytes_of_tokens(texts) if byte_level else _sentencepiece_bytes(texts)
+    for text, entry in added.items():
+        if text in ids and (byte_level or entry.get("special")):
             token_bytes[ids[text]] = text.encode()
     return token_bytes
 

@@ -1,0 +1,77 @@
+"""SentencePiece's vocabularies in tokenizer.json: the ids of the same vocabulary in GGUF, and what tokens stand for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.text.sentencepiece_models import MODELS, UNIGRAM
+from tests.text.token_samples import FIXED, random_texts
+from tokenizers import AddedToken, decoders, models, normalizers
+from tokenizers import Tokenizer as Library
+
+from octavo.formats.gguf_metadata import Value
+from octavo.formats.gguf_write import write_gguf
+from octavo.formats.model_files import ModelFiles
+from octavo.text.tokenizer import Tokenizer
+
+_CONTROL, _WORD, _BYTE = 3, 4, 6
+
+#: The library takes texts of byte and control tokens for the tokens (Tokenizer takes control tokens apart again).
+TEXTS = [text for text in (*FIXED, *random_texts(300, 2)) if not any(mark in text for mark in ("<0x", "<s>", "_turn>"))]
+
+
+def merges(pieces: list[tuple[str, float, int]]) -> list[tuple[str, str]]:
+    """The list of merges that scores stand for, if no two are equal."""
+    known = {text for text, _, type_ in pieces if type_ != _CONTROL}
+    pairs = []
+    for text, score, type_ in pieces:
+        splits = [(text[:i], text[i:]) for i in range(1, len(text))] if type_ == 1 else []
+        pairs += [(-score, left, right) for left, right in splits if left in known and right in known]
+    return [(left, right) for _, left, right in sorted(pairs)]
+
+
+def write_json(folder: Path, metadata: dict[str, Value]) -> None:
+    texts, scores, types = (metadata[f"tokenizer.ggml.{key}"] for key in ("tokens", "scores", "token_type"))
+    pieces = list(zip(list(texts), np.asarray(scores).tolist(), np.asarray(types).tolist(), strict=True))  # type: ignore[call-overload]
+    if metadata["tokenizer.ggml.model"] == "t5":
+        model: Any = models.Unigram([(text, score) for text, score, _ in pieces], 0, True)
+    else:
+        ids = {text: index for index, (text, _, _) in enumerate(pieces)}
+        model = models.BPE(ids, merges(pieces), unk_token="<unk>", fuse_unk=True, byte_fallback=True)
+    library = Library(model)
+    library.normalizer = normalizers.Replace(" ", "▁")
+    library.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    library.add_special_tokens([AddedToken(text, special=True) for text, _, type_ in pieces if type_ in (2, _CONTROL)])
+    library.add_tokens([AddedToken(text, normalized=False) for text, _, type_ in pieces if type_ == _WORD])
+    library.save(str(folder / "tokenizer.json"))
+
+
+@pytest.mark.parametrize("name", ["merges", "unigram"])
+def test_ids_equal_those_from_gguf(name: str, tmp_path: Path) -> None:
+    metadata = MODELS["merges, no space before a text"] if name == "merges" else dict(UNIGRAM)
+    metadata = {**metadata, "tokenizer.ggml.add_space_prefix": False}
+    write_gguf(tmp_path / "model.gguf", metadata, [])
+    write_json(tmp_path, metadata)
+    gguf = Tokenizer.load(ModelFiles("gguf", tmp_path / "model.gguf", "x"))
+    hf = Tokenizer.load(ModelFiles("safetensors", tmp_path, "x"))
+    assert hf.vocabulary.token_bytes == gguf.vocabulary.token_bytes
+    assert hf.vocabulary.control == gguf.vocabulary.control
+    assert [text for text in TEXTS if hf.encode(text) != gguf.encode(text)] == []
+    assert [text for text in TEXTS if hf.encode_trusted(text) != gguf.encode_trusted(text)] == []
+
+
+def test_a_word_of_the_user_may_hold_spaces(tmp_path: Path) -> None:
+    """As Gemma's tokenizer.json has them: U+2581 in tokens that were added, and that are not special."""
+    write_json(tmp_path, {**UNIGRAM})
+    path = tmp_path / "tokenizer.json"
+    content = json.loads(path.read_text())
+    added = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
+    content["added_tokens"].append({"id": 1200, "content": "▁▁▁", **added})
+    path.write_text(json.dumps(content))
+    loaded = Tokenizer.load(ModelFiles("safetensors", tmp_path, "x"))
+    assert loaded.vocabulary.token_bytes[1200] == b"   "
+    assert loaded.vocabulary.token_bytes[3] == b"<start_of_turn>"
