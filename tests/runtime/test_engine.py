@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from tests.oracle.harness import generate
 from tests.oracle.tiny import MODELS, write_folder
 
 import octavo
-from octavo.backends.ops import Batch, Sampled
+from octavo.backends.ops import Batch, Sampled, SlotParams
 from octavo.config import EngineConfig
 from octavo.engine.params import SamplingParams
 from octavo.engine.request import Finish, Request
@@ -103,6 +104,48 @@ def test_a_failed_step_ends_its_requests_and_the_engine_goes_on(
     assert drain(running) == drain(expected)
     stats = running.stats()
     assert stats.pages_held == 0
+
+
+def test_a_sequence_that_the_sampler_refuses_ends_alone(
+    model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Even one whose tokens no pass may carry: its neighbours in the step get the tokens they would have had."""
+    running, expected = engine(model), engine(model)
+    real_set_slot = running.executor._plan.set_slot
+
+    def picky(slot: int, params: SlotParams, tokens: np.ndarray, prompt_len: int) -> None:
+        if tokens.max() >= 263:
+            raise ValueError(f"tokens holds token id {tokens.max()}")
+        real_set_slot(slot, params, tokens, prompt_len)
+
+    monkeypatch.setattr(running.executor._plan, "set_slot", picky)
+    for number in (3, 4):
+        running.add(request(number))
+        expected.add(request(number))
+    wrong = replace(request(1, n=2), prompt=np.array([5, 9999, 6, 7, 8, 9], np.int32))
+    running.add(wrong)
+    message = ""
+    ended: dict[tuple[int, int], tuple[list[int], int]] = {}
+    while running.busy:
+        outputs = running.step()
+        if outputs is None:
+            continue
+        message = message or outputs.message
+        for key in zip(outputs.request_ids.tolist(), outputs.choices.tolist(), strict=True):
+            ended.setdefault(key, ([], 0))
+        columns = (outputs.request_ids, outputs.choices, outputs.tokens, outputs.finish)
+        for request_id, choice, token, finish in zip(*(column.tolist() for column in columns), strict=True):
+            tokens, _ = ended[request_id, choice]
+            ended[request_id, choice] = (tokens + [token] * (token >= 0), finish)
+    assert ended.pop((1, 0)) == ended.pop((1, 1)) == ([], Finish.ERROR)
+    assert ended == drain(expected)
+    assert message == "The sampler did not take this request: ValueError: tokens holds token id 9999."
+    assert "9999" in capsys.readouterr().err
+    assert running.stats().pages_held == 0
+    assert running.stats().generated_tokens == 16
+    running.add(replace(request(6), prompt=wrong.prompt[2:]))  # nothing of it is in the prefix index
+    expected.add(replace(request(6), prompt=wrong.prompt[2:]))
+    assert drain(running) == drain(expected)
 
 
 def test_aborted_requests_bring_no_more_tokens(model: Path) -> None:

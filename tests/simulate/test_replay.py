@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -52,10 +53,13 @@ def record(path: Path, seed: int, **changes: object) -> RecordingScheduler:
             scheduler.fail(step)
             continue
         result = executor.execute(step)
+        if step.starts and rng.random() < 0.05:
+            result = replace(result, refused={rng.choice(step.starts).slot: "not today"})
         now_s += 0.001 * step.num_tokens_total
         outputs = scheduler.apply(step, result, now_s)
         for owner, token in zip(outputs.request_ids.tolist(), outputs.tokens.tolist(), strict=True):
-            texts[owner].append(token)
+            if token >= 0:
+                texts[owner].append(token)
     scheduler._file.flush()
     return scheduler
 

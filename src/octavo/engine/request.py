@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +12,7 @@ import numpy.typing as npt
 from octavo.engine.params import SamplingParams
 
 Tokens = npt.NDArray[np.int32]
+T = TypeVar("T", bound=np.generic)
 
 
 class Finish(IntEnum):
@@ -69,3 +71,25 @@ class StepOutputs:
     top_ids: npt.NDArray[np.int32] | None = None
     top_logprobs: npt.NDArray[np.float32] | None = None
     message: str = ""
+
+    def followed_by(self, more: StepOutputs) -> StepOutputs:
+        """These entries, then `more`'s, which have no log-probabilities and may have a message."""
+        extra = len(more.tokens)
+
+        def padded(column: npt.NDArray[T] | None, filler: float) -> npt.NDArray[T] | None:
+            if column is None:
+                return None
+            return np.concatenate([column, np.full((extra, *column.shape[1:]), filler, column.dtype)])
+
+        return StepOutputs(
+            request_ids=np.concatenate([self.request_ids, more.request_ids]),
+            choices=np.concatenate([self.choices, more.choices]),
+            tokens=np.concatenate([self.tokens, more.tokens]),
+            finish=np.concatenate([self.finish, more.finish]),
+            cached_tokens=np.concatenate([self.cached_tokens, more.cached_tokens]),
+            queued_s=np.concatenate([self.queued_s, more.queued_s]),
+            logprobs=padded(self.logprobs, 0),
+            top_ids=padded(self.top_ids, -1),
+            top_logprobs=padded(self.top_logprobs, 0),
+            message=more.message or self.message,
+        )

@@ -225,8 +225,11 @@ class Scheduler:
             raise ValueError(f"a result of {len(result.tokens)} tokens for {len(flight.sampled)} samples")
         self._flights.popleft()
         self._observe(flight, result)
-        if slots.vacated != flight.vacated:
+        gone = step.slots[:0]
+        if result.refused or slots.vacated != flight.vacated:
             alive = slots.epoch[step.slots] == flight.epochs
+            refused = alive & np.isin(step.slots, list(result.refused))
+            gone, alive = step.slots[refused], alive & ~refused
             if not alive.all():
                 flight, result = flight.only(alive), result.only(alive[step.sample])
         self._computed(flight)
@@ -234,6 +237,8 @@ class Scheduler:
         for at in outputs.finish.nonzero()[0].tolist():
             self._end(slots.at(int(flight.sampled[at])))
         self._counters.generated_tokens += len(outputs.tokens)
+        if len(gone):
+            outputs = outputs.followed_by(self._give_up(gone, result.refused[int(gone[0])]))
         self._counters.sample_waste(self.pool.slots_filled, self.pool.slots_held)
         return outputs
 
@@ -244,8 +249,12 @@ class Scheduler:
         """
         if not self._flights or self._flights[0].step is not step:
             raise ValueError(f"step {step.step_id} is not the oldest step under way")
-        flight, table = self._flights.popleft(), self._slots
-        slots = step.slots[table.epoch[step.slots] == flight.epochs]
+        flight = self._flights.popleft()
+        return self._give_up(step.slots[self._slots.epoch[step.slots] == flight.epochs], message)
+
+    def _give_up(self, slots: Ints, message: str) -> StepOutputs:
+        """End the sequences in these slots with Finish.ERROR and one sentence on why."""
+        table = self._slots
         outputs = StepOutputs(
             request_ids=table.request_id[slots],
             choices=table.choice[slots],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -71,6 +71,8 @@ class StepResult:
         nobody asked; unused entries are -1 / 0.
     forward_s: seconds inside plan.run. total_s: seconds inside the executor.
     outputs: named extra rows, for tests and embeddings ("logits": float32 [R, vocab]).
+    refused: slot -> why the sampler did not take the sequence that starts there. Its rows were computed all the same,
+        and mean nothing.
     """
 
     step_id: int
@@ -82,6 +84,7 @@ class StepResult:
     top_ids: Ints | None = None
     top_logprobs: npt.NDArray[np.float32] | None = None
     outputs: dict[str, npt.NDArray[np.float32]] | None = None
+    refused: dict[int, str] = field(default_factory=dict)
 
     def only(self, rows: npt.NDArray[np.bool_]) -> StepResult:
         """The result without the rows, bool [R], that are False; named outputs stay whole."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import time
+import traceback
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -48,10 +50,13 @@ class Executor:
         self._ones.flags.writeable = False
 
     def submit(self, step: Step) -> StepHandle:
-        """Run one step. Raises StepError if the pass failed; slots keep the tokens they had."""
+        """Run one step. Raises StepError if the pass failed; slots keep the tokens they had.
+
+        A sequence that the sampler doesn't take is in the result's `refused`, and nobody else is the worse for it.
+        """
         began = time.perf_counter()
         try:
-            self._apply_changes(step)
+            refused = self._apply_changes(step)
             batch = self._arrays.fill(step, self._token_rows, self._block_rows, self._block_counts)
             batch.capture_logits = self.capture_logits
             forward = time.perf_counter()
@@ -64,7 +69,7 @@ class Executor:
         self._token_rows[slots, at] = sampled.tokens
         self._token_counts[slots] = at + 1
         counts = self._ones[: batch.num_outputs]
-        return StepHandle(_result(step, sampled, counts, forward_s, time.perf_counter() - began))
+        return StepHandle(_result(step, sampled, counts, refused, forward_s, time.perf_counter() - began))
 
     def set_profiling(self, on: bool) -> None:
         """See ops.Plan."""
@@ -74,10 +79,19 @@ class Executor:
         """See ops.Plan."""
         return self._plan.profile()
 
-    def _apply_changes(self, step: Step) -> None:
-        """Starts, appended pages and copies, in that order. A released slot needs nothing: its rows are overwritten."""
+    def _apply_changes(self, step: Step) -> dict[int, str]:
+        """Starts, appended pages and copies, in that order. A released slot needs nothing: its rows are overwritten.
+
+        Returns StepResult.refused.
+        """
+        refused: dict[int, str] = {}
         for start in step.starts:
-            self._start(start)
+            try:
+                self._start(start)
+            except Exception as error:
+                traceback.print_exc(file=sys.stderr)
+                refused[start.slot] = f"The sampler did not take this request: {type(error).__name__}: {error}."
+                self._start_nothing(start)
         for slot, page in zip(step.append_slots.tolist(), step.append_pages.tolist(), strict=True):
             self._block_rows[slot, self._block_counts[slot]] = page
             self._block_counts[slot] += 1
@@ -85,6 +99,12 @@ class Executor:
             slots, blocks, _, targets = step.copies.T
             self._plan.copy_pages(np.ascontiguousarray(step.copies[:, 2:]))
             self._block_rows[slots, blocks] = targets
+        return refused
+
+    def _start_nothing(self, start: SequenceStart) -> None:
+        """The slot's rows go through this step as something harmless: whatever was wrong may be in its tokens."""
+        self._token_rows[start.slot, : len(start.tokens)] = 0
+        self._plan.set_slot(start.slot, SlotParams(seed=0, temperature=0.0), np.zeros(1, np.int32), 1)
 
     def _start(self, start: SequenceStart) -> None:
         slot, tokens, pages = start.slot, start.tokens, start.pages
@@ -116,7 +136,9 @@ def slot_params(params: SamplingParams, seed: int, choice: int, eos_ids: frozens
     )
 
 
-def _result(step: Step, sampled: Sampled, counts: Ints, forward_s: float, total_s: float) -> StepResult:
+def _result(
+    step: Step, sampled: Sampled, counts: Ints, refused: dict[int, str], forward_s: float, total_s: float
+) -> StepResult:
     """Copies, because a plan's arrays are valid only until its next run."""
     top_ids, top_logprobs = sampled.top_ids, sampled.top_logprobs
     return StepResult(
@@ -129,4 +151,5 @@ def _result(step: Step, sampled: Sampled, counts: Ints, forward_s: float, total_
         top_ids=None if top_ids is None else top_ids[:, None, :].copy(),
         top_logprobs=None if top_logprobs is None else top_logprobs[:, None, :].copy(),
         outputs=None if sampled.logits is None else {"logits": sampled.logits.copy()},
+        refused=refused,
     )

@@ -26,6 +26,8 @@ from octavo.engine.stats import EngineStats
 from octavo.engine.step import Step, StepResult
 
 VERSION = 1
+#: Stands where a sequence ended without a token; marks are never 0.
+NO_MARK = 0
 _FLUSH_EVENTS = 64
 _logger = logging.getLogger(__name__)
 
@@ -143,7 +145,7 @@ class RecordingScheduler:
         marks = []
         columns = (outputs.request_ids, outputs.choices, outputs.tokens, outputs.finish)
         for request_id, choice, token, finish in zip(*(column.tolist() for column in columns), strict=True):
-            marks.append(self._marks.next(request_id, choice, token))
+            marks.append(self._marks.next(request_id, choice, token) if token >= 0 else NO_MARK)
             if finish:
                 self._forget(request_id, {choice})
         self._write(
@@ -156,6 +158,7 @@ class RecordingScheduler:
                 "choices": outputs.choices.tolist(),
                 "marks": marks,
                 "finish": outputs.finish.tolist(),
+                **({"refused": sorted(result.refused)} if result.refused else {}),
             },
             flush=not self.inner.has_work,
         )

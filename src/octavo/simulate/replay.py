@@ -15,7 +15,7 @@ from octavo.engine.request import Finish, Request
 from octavo.engine.scheduler import Scheduler
 from octavo.engine.scheduler_config import SchedulerConfig
 from octavo.engine.step import Step, StepResult
-from octavo.runtime.record import delta
+from octavo.runtime.record import NO_MARK, delta
 from octavo.simulate.calibrate import CalibratedCost, Shape, fit_shapes
 from octavo.simulate.fields import FileError
 from octavo.simulate.load import Load
@@ -115,6 +115,7 @@ def _apply(path: Path, number: int, event: dict[str, Any], scheduler: Scheduler,
         return float(read(path, number, event, name, is_number, "a number"))
 
     requests, choices, marks, finish = columns(path, number, event)
+    refused = read(path, number, event, "refused", is_counts, "a list of integers") if "refused" in event else []
     drawn = {
         (request, choice): END_TOKEN if end == Finish.STOP else mark
         for request, choice, mark, end in zip(requests, choices, marks, finish, strict=True)
@@ -126,12 +127,13 @@ def _apply(path: Path, number: int, event: dict[str, Any], scheduler: Scheduler,
         counts=np.ones(len(tokens), np.int32),
         forward_s=seconds("forward_s"),
         total_s=seconds("total_s"),
+        refused=dict.fromkeys(refused, ""),
     )
     outputs = scheduler.apply(step, result, seconds("now_s"))
     got = (outputs.request_ids.tolist(), outputs.choices.tolist(), outputs.finish.tolist())
     if got != (requests, choices, finish):
         raise ReplayError(f"{path}, line {number}: the results of step {step.step_id} end otherwise than recorded.")
-    return len(requests)
+    return sum(mark != NO_MARK for mark in marks)
 
 
 @dataclass(slots=True)
@@ -265,6 +267,6 @@ def _recorded(path: Path, segment: Segment) -> tuple[list[Request], dict[int, _A
             for request_id, choice, mark, _ in zip(*columns(path, number, event), strict=True):
                 if request_id in live:
                     index = live[request_id]
-                    if choice == requests[index].choice:
+                    if choice == requests[index].choice and mark != NO_MARK:
                         answers[index].marks.append(mark)
     return requests, answers
