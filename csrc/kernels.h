@@ -151,6 +151,8 @@ struct SampleParams {
   int32_t logprobs;           // -1: none; n: chosen token and the n most likely
   uint64_t seed;
   uint32_t choice;
+  float xtc_probability = 0.0f, xtc_threshold = 0.1f;  // probability 0: off
+  bool processed_logprobs = false;  // of the distribution that is drawn from, instead of the untouched logits
 };
 
 // A sequence's token counts and biases; arrays are sorted by token id and have no duplicates.
@@ -164,6 +166,9 @@ struct SampleState {
   const int32_t* banned_ids;  // set to -inf before anything else
   int32_t banned;
   const uint32_t* allowed;    // bit mask over the vocabulary, or null: all
+  const int32_t* dry_ids;
+  const float* dry_penalties;
+  int32_t dried;
 };
 
 struct SampleRow {
@@ -174,8 +179,8 @@ struct SampleRow {
 
 struct SampleOut {
   int32_t token;
-  float logprob;              // of the untouched logits
-  int32_t* top_ids;           // [params.logprobs] or null
+  float logprob;
+  int32_t* top_ids;           // as many as asked for, or null
   float* top_logprobs;
 };
 
@@ -223,6 +228,8 @@ struct KernelTable {
   // sampling.cpp: draws one token from untouched logits [vocab] by the rule in backends/reference/sampling.py.
   // `scratch` is 64-byte aligned and belongs to this call alone.
   void (*sample)(const float* logits, int32_t vocab, const SampleRow& row, uint8_t* scratch, SampleOut* out);
+  // Log-probabilities of `out->token` and of the `top` most likely ones, from untouched logits.
+  void (*score)(const float* logits, int32_t vocab, int32_t top, uint8_t* scratch, SampleOut* out);
   int64_t (*sample_scratch_bytes)(int32_t vocab);
 
   // peaks.cpp: what the machine can do at most (csrc/peaks.h)

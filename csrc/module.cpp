@@ -114,7 +114,7 @@ std::vector<ProfileTuple> tuples(const std::vector<ProfileLine>& lines) {
 
 // The arrays of backends/ops.py Batch.
 struct BatchArrays {
-  InputArray tokens, positions, token_seq, query_start, context_len, block_table, output_rows, output_slots;
+  InputArray tokens, positions, token_seq, query_start, context_len, block_table, output_rows, output_slots, output_targets;
 };
 
 // Fills in the pointers of a step whose sizes are set and checked.
@@ -134,19 +134,21 @@ void bind_arrays(const BatchArrays& a, Step* step) {
   step->block_stride = int64_t(a.block_table.shape(2));
   step->output_rows = input<int32_t>(a.output_rows, "output_rows", step->outputs);
   step->output_slots = input<int32_t>(a.output_slots, "output_slots", step->outputs);
+  step->output_targets = input<int32_t>(a.output_targets, "output_targets", step->outputs);
 }
 
 int32_t run(LockedPlan& self, int32_t num_tokens, int32_t num_seqs, int32_t num_outputs, InputArray tokens,
             InputArray positions, InputArray token_seq, InputArray query_start, InputArray context_len,
-            InputArray block_table, InputArray output_rows, InputArray output_slots, OutputArray out_tokens,
-            OutputArray out_logprobs, OutputArray out_top_ids, OutputArray out_top_logprobs,
+            InputArray block_table, InputArray output_rows, InputArray output_slots, InputArray output_targets,
+            OutputArray out_tokens, OutputArray out_logprobs, OutputArray out_top_ids, OutputArray out_top_logprobs,
             std::optional<OutputArray> out_logits) {
   Step step{};
   step.tokens_count = num_tokens;
   step.seqs = num_seqs;
   step.outputs = num_outputs;
   check_sizes(step, self.limits);
-  bind_arrays({tokens, positions, token_seq, query_start, context_len, block_table, output_rows, output_slots}, &step);
+  bind_arrays({tokens, positions, token_seq, query_start, context_len, block_table, output_rows, output_slots,
+               output_targets}, &step);
   StepResults results{};
   results.tokens = output<int32_t>(out_tokens, "out_tokens", num_outputs);
   results.logprobs = output<float>(out_logprobs, "out_logprobs", num_outputs);
@@ -215,7 +217,7 @@ void bind_running(nb::class_<LockedPlan>& plan) {
   plan.def("set_slot", &set_slot, "slot"_a, "settings"_a, "tokens"_a, "prompt_len"_a);
   plan.def("copy_pages", &copy_pages, "pairs"_a);
   plan.def("run", &run, "num_tokens"_a, "num_seqs"_a, "num_outputs"_a, "tokens"_a, "positions"_a, "token_seq"_a,
-           "query_start"_a, "context_len"_a, "block_table"_a, "output_rows"_a, "output_slots"_a, "out_tokens"_a,
+           "query_start"_a, "context_len"_a, "block_table"_a, "output_rows"_a, "output_slots"_a, "output_targets"_a, "out_tokens"_a,
            "out_logprobs"_a, "out_top_ids"_a, "out_top_logprobs"_a, "out_logits"_a.none(),
            "One forward pass, sampling included, without the GIL; the arrays must not change meanwhile. Returns the most "
            "log-probabilities that a row asked for, -1 if none did.");
@@ -293,15 +295,33 @@ NB_MODULE(_native, m) {
       }, nb::kw_only(), "layer"_a, "q_heads"_a, "window"_a, "scale"_a, "softcap"_a, "amplitude"_a, "norm_eps"_a,
          "inv_freq"_a, "q_norm"_a, "k_norm"_a, "sinks"_a);
 
+  nb::class_<DrySettings>(m, "DrySettings")
+      .def("__init__", [](DrySettings* self, float multiplier, float base, int32_t allowed_length, int32_t last_n,
+                          std::vector<int32_t> breaker_ids, std::vector<std::vector<int32_t>> breaker_sequences) {
+        new (self) DrySettings{multiplier, base, allowed_length, last_n,
+                               {std::move(breaker_ids), std::move(breaker_sequences)}};
+      }, nb::kw_only(), "multiplier"_a, "base"_a, "allowed_length"_a, "last_n"_a, "breaker_ids"_a,
+         "breaker_sequences"_a);
+
   nb::class_<SlotSettings>(m, "SlotSettings")
       .def("__init__", [](SlotSettings* self, uint64_t seed, uint32_t choice, float temperature, int32_t top_k,
                           float top_p, float min_p, float repetition, float presence, float frequency,
-                          int32_t logprobs, int32_t min_tokens, std::vector<int32_t> eos_ids,
-                          std::vector<int32_t> bias_ids, std::vector<float> bias_values) {
-        SampleParams params{temperature, top_k, top_p, min_p, repetition, presence, frequency, logprobs, seed, choice};
-        new (self) SlotSettings{params, min_tokens, std::move(eos_ids), std::move(bias_ids), std::move(bias_values)};
+                          float xtc_probability, float xtc_threshold, int32_t logprobs, bool processed_logprobs,
+                          int32_t min_tokens, std::vector<int32_t> eos_ids, std::vector<int32_t> bias_ids,
+                          std::vector<float> bias_values, std::optional<std::vector<int32_t>> allowed_ids,
+                          std::vector<int32_t> bad_ids, std::vector<std::vector<int32_t>> bad_sequences,
+                          std::optional<DrySettings> dry, int32_t prompt_logprobs) {
+        SampleParams params{temperature, top_k, top_p, min_p, repetition, presence, frequency, logprobs, seed, choice,
+                            xtc_probability, xtc_threshold, processed_logprobs};
+        bool only_allowed = allowed_ids.has_value();
+        new (self) SlotSettings{params, min_tokens, std::move(eos_ids), std::move(bias_ids), std::move(bias_values),
+                                only_allowed, std::move(allowed_ids).value_or(std::vector<int32_t>()),
+                                {std::move(bad_ids), std::move(bad_sequences)}, std::move(dry).value_or(DrySettings()),
+                                prompt_logprobs};
       }, nb::kw_only(), "seed"_a, "choice"_a, "temperature"_a, "top_k"_a, "top_p"_a, "min_p"_a, "repetition"_a,
-         "presence"_a, "frequency"_a, "logprobs"_a, "min_tokens"_a, "eos_ids"_a, "bias_ids"_a, "bias_values"_a);
+         "presence"_a, "frequency"_a, "xtc_probability"_a, "xtc_threshold"_a, "logprobs"_a, "processed_logprobs"_a,
+         "min_tokens"_a, "eos_ids"_a, "bias_ids"_a, "bias_values"_a, "allowed_ids"_a.none(), "bad_ids"_a,
+         "bad_sequences"_a, "dry"_a.none(), "prompt_logprobs"_a);
 
   nb::class_<LockedPlan> plan(m, "Plan");
   plan.def("__init__", [](LockedPlan* self, const std::string& level, std::shared_ptr<ThreadPool> pool,

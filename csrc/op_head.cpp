@@ -9,7 +9,7 @@ constexpr double kNormNs = 0.4;  // per element, for the cut only
 
 }  // namespace
 
-HeadOp::HeadOp(const KernelTable& kernels, int32_t threads, const Args& args, const Sampler& sampler)
+HeadOp::HeadOp(const KernelTable& kernels, int32_t threads, const Args& args, Sampler& sampler)
     : kernels_(kernels), threads_(threads), args_(args), sampler_(sampler) {}
 
 void HeadOp::stage(const Step& step, StageList& out) {
@@ -66,21 +66,33 @@ void HeadOp::finish_logits(float* logits) const noexcept {
   kernels_.scale_and_cap(logits, args_.scale, args_.softcap, args_.weight.n);
 }
 
+// Returns how many of the most likely tokens the row was asked for, -1 for no log-probabilities at all.
+int32_t HeadOp::draw_row(int32_t r, const float* logits, uint8_t* scratch, SampleOut* out) const noexcept {
+  int32_t slot = step_.output_slots[r], vocab = args_.weight.n;
+  out->token = step_.output_targets[r];
+  if (out->token >= 0) {
+    int32_t top = sampler_.prompt_logprobs(slot);
+    if (top >= 0) kernels_.score(logits, vocab, top, scratch, out);
+    return top;
+  }
+  uint64_t position = uint64_t(step_.positions[step_.output_rows[r]]) + 1;
+  kernels_.sample(logits, vocab, sampler_.row(slot, position), scratch, out);
+  return sampler_.logprobs(slot);
+}
+
 void HeadOp::draw(const Block& block, int32_t item, int32_t thread) const noexcept {
   int32_t r = block.begin + item, vocab = args_.weight.n;
   float* logits = args_.logits.row(item);
   finish_logits(logits);
   if (results_.logits)
     std::memcpy(results_.logits + int64_t(r) * vocab, logits, sizeof(float) * size_t(vocab));
-  uint64_t position = uint64_t(step_.positions[step_.output_rows[r]]) + 1;
   SampleOut out{};
   out.top_ids = results_.top_ids + r * results_.top_stride;
   out.top_logprobs = results_.top_logprobs + r * results_.top_stride;
-  kernels_.sample(logits, vocab, sampler_.row(step_.output_slots[r], position),
-                  args_.sample_scratch + thread * args_.sample_scratch_stride, &out);
+  int32_t top = draw_row(r, logits, args_.sample_scratch + thread * args_.sample_scratch_stride, &out);
   results_.tokens[r] = out.token;
   results_.logprobs[r] = out.logprob;
-  for (int64_t i = std::max(sampler_.logprobs(step_.output_slots[r]), 0); i < results_.top_stride; i++) {
+  for (int64_t i = std::max(top, 0); i < results_.top_stride; i++) {
     out.top_ids[i] = -1;
     out.top_logprobs[i] = 0.0f;
   }

@@ -1,5 +1,5 @@
 // The end of a pass: final norm of the rows that are asked for, logits, and the draw, in blocks of at most 64 rows so
-// that full logits never exist.
+// that full logits never exist. A row that has a target isn't drawn from: its target's log-probability is reported.
 #pragma once
 #include <memory>
 
@@ -25,7 +25,7 @@ class HeadOp final : public Op, public WeightReader {
     uint8_t* sample_scratch;
     int64_t sample_scratch_stride;
   };
-  HeadOp(const KernelTable& kernels, int32_t threads, const Args& args, const Sampler& sampler);
+  HeadOp(const KernelTable& kernels, int32_t threads, const Args& args, Sampler& sampler);
 
   // Where the next step's results go; before `stage`.
   void set_results(const StepResults& results) { results_ = results; }
@@ -44,12 +44,13 @@ class HeadOp final : public Op, public WeightReader {
   };
   void multiply(Block& block, int32_t thread) const noexcept;
   void draw(const Block& block, int32_t item, int32_t thread) const noexcept;
+  int32_t draw_row(int32_t r, const float* logits, uint8_t* scratch, SampleOut* out) const noexcept;
   void finish_logits(float* logits) const noexcept;
 
   const KernelTable& kernels_;
   int32_t threads_;
   Args args_;
-  const Sampler& sampler_;
+  Sampler& sampler_;
   StepResults results_{};
   Step step_{};
   RowCut cut_;

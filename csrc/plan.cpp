@@ -413,7 +413,7 @@ void Plan::head(const RowsShape& norm, int32_t weight, float scale, float softca
   args.prepared = prepared_at(add_prepared(matrix.activation, matrix.k));
   args.norm_scratch = row_scratch_;
   int64_t stride = row_stride(matrix.n);
-  int32_t rows = std::min(HeadOp::kBlockRows, limits_.max_seqs);
+  int32_t rows = std::min(HeadOp::kBlockRows, std::max(limits_.max_tokens, limits_.max_seqs));
   args.logits = {workspace_.take_array<float>(stride * rows), matrix.n, stride};
   args.sample_scratch_stride = (kernels_.sample_scratch_bytes(matrix.n) + 63) / 64 * 64;
   args.sample_scratch = per_thread<uint8_t>(workspace_, args.sample_scratch_stride, pool_->threads());
@@ -444,8 +444,10 @@ int32_t Plan::run(const Step& step, const StepResults& results) {
   }
   int32_t most = -1;
   for (int32_t r = 0; r < step.outputs; r++) {
-    sampler_.drawn(step.output_slots[r], results.tokens[r]);
-    most = std::max(most, sampler_.logprobs(step.output_slots[r]));
+    int32_t slot = step.output_slots[r];
+    bool draws = step.output_targets[r] < 0;
+    if (draws) sampler_.drawn(slot, results.tokens[r]);
+    most = std::max(most, draws ? sampler_.logprobs(slot) : sampler_.prompt_logprobs(slot));
   }
   return most;
 }

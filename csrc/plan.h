@@ -97,8 +97,8 @@ class Plan {
   int64_t workspace_bytes() const { return workspace_.bytes_taken(); }
   int64_t weight_bytes() const { return weight_memory_.bytes_taken(); }
 
-  // One forward pass, sampling included; checks the step first. Returns the most log-probabilities that a row's slot
-  // asks for, -1 if none does.
+  // One forward pass, sampling included; checks the step first. Returns the most log-probabilities that a row asks
+  // for, -1 if none does.
   int32_t run(const Step& step, const StepResults& results);
 
   void set_profiling(bool on) { profiling_ = on; }

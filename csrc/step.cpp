@@ -63,7 +63,7 @@ int32_t check_sequence(const Step& step, const PlanLimits& limits, int32_t s) {
 void check_sizes(const Step& step, const PlanLimits& limits) {
   check_size("num_tokens", step.tokens_count, limits.max_tokens);
   check_size("num_seqs", step.seqs, limits.max_seqs);
-  check_size("num_outputs", step.outputs, limits.max_seqs);
+  check_size("num_outputs", step.outputs, std::max(limits.max_tokens, limits.max_seqs));
 }
 
 int32_t check_step(const Step& step, const PlanLimits& limits, const Sampler& sampler) {
@@ -76,11 +76,13 @@ int32_t check_step(const Step& step, const PlanLimits& limits, const Sampler& sa
           "the last entry must be num_tokens, " + std::to_string(step.tokens_count));
   check_range("output_rows", step.output_rows, step.outputs, 0, step.tokens_count - 1);
   check_range("output_slots", step.output_slots, step.outputs, 0, sampler.slots() - 1);
+  check_range("output_targets", step.output_targets, step.outputs, -1, limits.vocab - 1);
   std::vector<bool> used(size_t(sampler.slots()));
   for (int32_t r = 0; r < step.outputs; r++) {
     int32_t slot = step.output_slots[r];
     require(sampler.is_set(slot), entry("output_slots", r, slot), "that slot was never set; call set_slot first");
-    require(!used[size_t(slot)], entry("output_slots", r, slot), "that slot already has an output row in this step");
+    if (step.output_targets[r] >= 0) continue;
+    require(!used[size_t(slot)], entry("output_slots", r, slot), "that slot already draws a token in this step");
     used[size_t(slot)] = true;
   }
   return highest;

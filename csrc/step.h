@@ -22,6 +22,7 @@ struct Step {
   int64_t block_stride;
   const int32_t* output_rows;           // [R]
   const int32_t* output_slots;          // [R]
+  const int32_t* output_targets;        // [R] -1: draw; else the token whose log-probability is asked for
 };
 
 // Where a step's results go; only `logits` may be null. Top entries that a row's slot did not ask for become -1 and 0.

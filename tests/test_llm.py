@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 import textwrap
@@ -112,6 +113,37 @@ def test_logprobs(llm: LLM) -> None:
         assert max(entry.top, key=lambda token: entry.top[token]) == entry.token_id
         assert entry.top[entry.token_id] == entry.logprob <= 0
     assert without.outputs[0].logprobs is None
+
+
+def test_bad_words_and_allowed_ids(llm: LLM) -> None:
+    free = llm.generate("abc", SamplingParams(temperature=1.0, seed=4, max_tokens=40, ignore_eos=True))[0].outputs[0]
+    common = max((token for token in free.token_ids if token < 128), key=free.token_ids.count)
+    params = SamplingParams(temperature=1.0, seed=4, max_tokens=40, ignore_eos=True, bad_words=(chr(common),))
+    assert common not in llm.generate("abc", params)[0].outputs[0].token_ids
+    allowed = SamplingParams(temperature=1.0, max_tokens=40, allowed_token_ids=(97, 98, 262))
+    (answer,) = llm.generate("abc", allowed)[0].outputs
+    assert set(answer.token_ids) <= {97, 98, 262}
+
+
+def test_dry_keeps_a_greedy_answer_from_going_in_circles(llm: LLM) -> None:
+    plain = SamplingParams(temperature=0.0, max_tokens=120, ignore_eos=True)
+    dry = dataclasses.replace(plain, dry_multiplier=5.0, dry_sequence_breakers=())
+
+    def repeats(params: SamplingParams) -> int:
+        ids = llm.generate("hello", params)[0].outputs[0].token_ids
+        pairs = [tuple(ids[i : i + 4]) for i in range(len(ids) - 3)]
+        return len(pairs) - len(set(pairs))
+
+    assert repeats(plain) > 50
+    assert repeats(dry) < 5
+
+
+def test_processed_logprobs_are_a_setting(model: str) -> None:
+    params = SamplingParams(top_k=1, max_tokens=3, ignore_eos=True, logprobs=2)
+    with LLM(model, logprobs_mode="processed", **SETTINGS) as processed:
+        entries = processed.generate("abc", params)[0].outputs[0].logprobs
+    assert entries is not None
+    assert [entry.logprob for entry in entries] == [0.0, 0.0, 0.0]
 
 
 def test_leaving_a_stream_early_ends_its_request(llm: LLM) -> None:

@@ -4,6 +4,7 @@
 #include "sampling_dense.h"
 #include "sampling_random.h"
 #include "sampling_select.h"
+#include "sampling_xtc.h"
 
 namespace octavo {
 namespace OCTAVO_LEVEL {
@@ -11,6 +12,7 @@ namespace {
 
 constexpr float kGreedyBelow = 1e-5f;
 constexpr float kLargestFinite = 3.4028235e38f;
+constexpr uint32_t kDraw = 0, kExclude = 1;  // purposes of random numbers
 constexpr int32_t kSumBlock = 256;  // ids whose weights are summed before a running sum takes them
 
 OCTAVO_INLINE float infinity() { return bits_to_float(0x7f800000u); }
@@ -68,12 +70,22 @@ void copy_logits(const float* logits, int32_t vocab, float* out) {
   for (; i < padded(vocab); i++) out[i] = -infinity();
 }
 
+// `logit` is padded: a word of the mask may reach beyond the vocabulary.
+void mask_all_but(const uint32_t* allowed, int32_t vocab, float* logit) {
+  for (int32_t base = 0; base < vocab; base += 32) {
+    uint32_t bits = allowed[base / 32];
+    if (bits == 0) {
+      for (int32_t i = base; i < base + 32; i += kLanes) store(logit + i, set1(-infinity()));
+      continue;
+    }
+    for (uint32_t others = ~bits; others; others &= others - 1) logit[base + __builtin_ctz(others)] = -infinity();
+  }
+}
+
 // Step 1.
 void mask(const SampleState& state, int32_t vocab, float* logit) {
   for (int32_t i = 0; i < state.banned; i++) logit[state.banned_ids[i]] = -infinity();
-  if (!state.allowed) return;
-  for (int32_t id = 0; id < vocab; id++)
-    if (!(state.allowed[id / 32] >> id % 32 & 1)) logit[id] = -infinity();
+  if (state.allowed) mask_all_but(state.allowed, vocab, logit);
 }
 
 // Steps 2 and 3.
@@ -90,6 +102,7 @@ void bias_and_penalise(const SampleParams& params, const SampleState& state, flo
       float& l = logit[state.seen_ids[i]];
       l = (l - params.frequency * float(state.out_counts[i])) - params.presence;
     }
+  for (int32_t i = 0; i < state.dried; i++) logit[state.dry_ids[i]] -= state.dry_penalties[i];
 }
 
 // weight[id] = exp((logit[id] - largest) / temperature), and the sum of all; NaN weighs nothing. Sums are in f64, lanes
@@ -207,30 +220,72 @@ int32_t draw_any(const float* weight, int32_t vocab, const double* block_sums, d
   return last;
 }
 
+// When the masks leave nothing: the largest of the untouched logits among the allowed ids.
+int32_t greedy_allowed(const float* logits, int32_t vocab, const SampleState& state, Scratch scratch) {
+  copy_logits(logits, vocab, scratch.logit);
+  if (!state.allowed) return greedy(logits, vocab);
+  mask_all_but(state.allowed, vocab, scratch.logit);
+  float largest = largest_of(scratch.logit, vocab);
+  if (largest > -infinity()) return lowest_id_of(scratch.logit, vocab, largest);
+  int32_t id = 0;
+  while (!(state.allowed[id / 32] >> id % 32 & 1)) id++;
+  return id;
+}
+
+// Makes scratch.logit the logits of the distribution that is drawn from: what weighs nothing is minus infinity.
+void leave_processed(int32_t vocab, float largest, float temperature, Scratch scratch) {
+  for (int32_t i = 0; i < vocab; i++)
+    scratch.logit[i] = scratch.weight[i] > 0.0f ? (scratch.logit[i] - largest) / temperature : -infinity();
+}
+
+// The same when only candidates may be drawn.
+void leave_processed(const Candidates& c, int32_t vocab, float largest, float temperature, Scratch scratch) {
+  float* kept = (float*)c.key;  // keys are done with
+  for (int32_t i = 0; i < c.count; i++) kept[i] = scratch.weight[c.id[i]];
+  for (int32_t i = 0; i < padded(vocab); i += kLanes) store(scratch.weight + i, zero());
+  for (int32_t i = 0; i < c.count; i++) scratch.weight[c.id[i]] = kept[i];
+  leave_processed(vocab, largest, temperature, scratch);
+}
+
+// Draws. With processed_logprobs, scratch.logit is left as the logits of the distribution that was drawn from.
 int32_t choose(const float* logits, int32_t vocab, const SampleRow& row, Scratch scratch) {
   const SampleParams& params = row.params;
   const SampleState& state = row.state;
   bool is_greedy = params.temperature < kGreedyBelow;
-  bool adjusted = state.banned || state.allowed || state.biases || state.seen;
+  bool adjusted = state.banned || state.allowed || state.biases || state.seen || state.dried;
   bool by_order = by_rank(params, vocab) || params.top_p < 1.0f;  // looks at logits beside weights
   const float* logit = logits;
-  if (adjusted || (by_order && !is_greedy)) {
+  if (adjusted || params.processed_logprobs || (by_order && !is_greedy)) {
     copy_logits(logits, vocab, scratch.logit);
     mask(state, vocab, scratch.logit);
     bias_and_penalise(params, state, scratch.logit);
     logit = scratch.logit;
   }
   float largest = largest_of(logit, vocab);
-  if (!(largest >= -kLargestFinite && largest <= kLargestFinite)) return greedy(logits, vocab);
+  if (!(largest >= -kLargestFinite && largest <= kLargestFinite)) return greedy_allowed(logits, vocab, state, scratch);
   if (is_greedy) return lowest_id_of(logit, vocab, largest);
 
   double total = weigh(logit, vocab, largest, params.temperature, scratch.weight, scratch.block_sums);
-  double u = uniform(params.seed, params.choice, row.position);
+  double u = uniform(params.seed, params.choice, row.position, kDraw);
+  bool excludes = params.xtc_probability > 0.0f &&
+                  uniform(params.seed, params.choice, row.position, kExclude) < double(params.xtc_probability);
   if (by_order || params.min_p > 0.0f) {
     Candidates candidates = {logit, scratch.weight, scratch.id, scratch.key, 0};
-    if (keep(params, vocab, total, candidates)) return draw_candidate(candidates, u);
+    if (keep(params, vocab, total, candidates)) {
+      if (excludes) exclude_top(candidates, double(params.xtc_threshold) * weight_sum(candidates));
+      int32_t token = draw_candidate(candidates, u);
+      if (params.processed_logprobs) leave_processed(candidates, vocab, largest, params.temperature, scratch);
+      return token;
+    }
     Dense dense = {logit, scratch.weight, padded(vocab), candidates};
     keep_dense(params, vocab, largest, &total, scratch.block_sums, dense);
+  }
+  if (excludes && exclude_top_dense(logit, scratch.weight, vocab, double(params.xtc_threshold) * total))
+    total = sum_blocks(scratch.weight, vocab, scratch.block_sums);
+  if (params.processed_logprobs) {
+    int32_t token = draw_any(scratch.weight, vocab, scratch.block_sums, total, u);
+    leave_processed(vocab, largest, params.temperature, scratch);
+    return token;
   }
   return draw_any(scratch.weight, vocab, scratch.block_sums, total, u);
 }
@@ -262,9 +317,8 @@ void top_logits(const float* logits, int32_t vocab, int32_t n, int32_t* ids, flo
   }
 }
 
-// log(softmax) of the chosen token and the most likely ones, from the untouched logits. Never NaN and never above 0,
-// whatever the logits are.
-void log_probabilities(const float* logits, int32_t vocab, const SampleRow& row, Scratch scratch, SampleOut* out) {
+// log(softmax) of out->token and the n most likely ones. Never NaN and never above 0, whatever the logits are.
+void log_probabilities(const float* logits, int32_t vocab, int32_t n, Scratch scratch, SampleOut* out) {
   float largest = largest_of(logits, vocab);
   if (largest > kLargestFinite) largest = kLargestFinite;
   if (largest < -kLargestFinite) largest = -kLargestFinite;
@@ -276,7 +330,6 @@ void log_probabilities(const float* logits, int32_t vocab, const SampleRow& row,
     return result < 0.0f ? result : 0.0f;
   };
   out->logprob = log_probability(logits[out->token]);
-  int32_t n = row.params.logprobs;
   if (n <= 0) return;
   top_logits(logits, vocab, n, out->top_ids, out->top_logprobs);
   for (int32_t i = 0; i < n; i++) out->top_logprobs[i] = log_probability(out->top_logprobs[i]);
@@ -285,13 +338,20 @@ void log_probabilities(const float* logits, int32_t vocab, const SampleRow& row,
 void sample(const float* logits, int32_t vocab, const SampleRow& row, uint8_t* memory, SampleOut* out) {
   Scratch scratch = scratch_of(memory, vocab);
   out->token = choose(logits, vocab, row, scratch);
-  if (row.params.logprobs >= 0) log_probabilities(logits, vocab, row, scratch, out);
+  const SampleParams& params = row.params;
+  if (params.logprobs >= 0)
+    log_probabilities(params.processed_logprobs ? scratch.logit : logits, vocab, params.logprobs, scratch, out);
+}
+
+void score(const float* logits, int32_t vocab, int32_t top, uint8_t* memory, SampleOut* out) {
+  log_probabilities(logits, vocab, top, scratch_of(memory, vocab), out);
 }
 
 }  // namespace
 
 void fill_sampling(KernelTable* table) {
   table->sample = sample;
+  table->score = score;
   table->sample_scratch_bytes = sample_scratch_bytes;
 }
 

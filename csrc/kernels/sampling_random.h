@@ -24,9 +24,9 @@ OCTAVO_INLINE PhiloxBlock philox4x32(PhiloxBlock counter, uint32_t key0, uint32_
   return {{c0, c1, c2, c3}};
 }
 
-// In [0, 1), 53 bits.
-OCTAVO_INLINE double uniform(uint64_t seed, uint32_t choice, uint64_t position) {
-  PhiloxBlock r = philox4x32({{uint32_t(position), uint32_t(position >> 32), choice, 0}}, uint32_t(seed),
+// In [0, 1), 53 bits. `purpose` tells several numbers of one position apart.
+OCTAVO_INLINE double uniform(uint64_t seed, uint32_t choice, uint64_t position, uint32_t purpose) {
+  PhiloxBlock r = philox4x32({{uint32_t(position), uint32_t(position >> 32), choice, purpose}}, uint32_t(seed),
                              uint32_t(seed >> 32));
   return (double(r.word[0] >> 5) * 67108864.0 + double(r.word[1] >> 6)) / 9007199254740992.0;
 }

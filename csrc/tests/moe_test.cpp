@@ -104,6 +104,8 @@ struct MixturePlan {
     step.tokens = tokens.data();
     step.positions = positions.data();
     step.token_seq = step.output_rows = step.output_slots = rows.data();
+    std::vector<int32_t> targets(tokens.size(), -1);
+    step.output_targets = targets.data();
     step.query_start = starts.data();
     step.context_len = context.data();
     step.block_table = table.data();

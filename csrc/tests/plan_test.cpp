@@ -133,7 +133,8 @@ struct TinyPlan {
 // Two sequences: a chunk of 20 tokens after 7, and one decode at position 30.
 struct TinyStep {
   std::vector<int32_t> tokens, positions, token_seq, query_start{0, 20, 21}, context_len{27, 31};
-  std::vector<int32_t> block_table = std::vector<int32_t>(2 * 16, -1), output_rows{19, 20}, output_slots{5, 2};
+  std::vector<int32_t> block_table = std::vector<int32_t>(2 * 16, -1), output_rows{19, 20}, output_slots{5, 2},
+      output_targets{-1, -1};
   Step step{};
 
   TinyStep() {
@@ -144,7 +145,7 @@ struct TinyStep {
   }
   const Step& bind() {
     step = {21, 2, 2, tokens.data(), positions.data(), token_seq.data(), query_start.data(), context_len.data(),
-            block_table.data(), 16, output_rows.data(), output_slots.data()};
+            block_table.data(), 16, output_rows.data(), output_slots.data(), output_targets.data()};
     return step;
   }
 };
@@ -227,10 +228,11 @@ void test_prepared_rows_with_two_readers(const KernelTable& kernels) {
     plan.linear(prepared, {{matrix(kHidden), -1, b}}, false);
     plan.rows({RowFunction::silu_mul, a, b}, x);
     plan.head({RowFunction::rms_norm, x, -1, norm, -1, 1e-5f}, embedding, 1.0f, 0.0f);
-    int32_t token = 3, zero = 0, start[2] = {0, 1}, context = 1, page = 5, prompt[1] = {3};
+    int32_t token = 3, zero = 0, draw = -1, start[2] = {0, 1}, context = 1, page = 5, prompt[1] = {3};
     plan.sampler().set(0, SlotSettings{{0.0f, 0, 1.0f, 0.0f, 1.0f, 0.0f, 0.0f, -1, 7, 0}, 0, {}, {}, {}}, prompt, 1, 1);
     Results results;
-    plan.run({1, 1, 1, &token, &zero, &zero, start, &context, &page, 1, &zero, &zero}, results.bind());
+    plan.run({1, 1, 1, &token, &zero, &zero, start, &context, &page, 1, &zero, &zero, &draw},
+             results.bind());
     return std::vector<float>(results.logits.begin(), results.logits.begin() + kVocab);
   };
   std::vector<float> once = logits(false), twice = logits(true);
@@ -265,7 +267,9 @@ void test_wrong_steps(const KernelTable& kernels) {
   refused([](TinyStep& s) { s.query_start[1] = 22; }, "query_start[1] is 22");
   refused([](TinyStep& s) { s.token_seq[20] = 0; }, "token_seq[20] is 0");
   refused([](TinyStep& s) { s.positions[0] = 8; }, "positions[0] is 8");
-  refused([](TinyStep& s) { s.output_slots[1] = 5; }, "already has an output row");
+  refused([](TinyStep& s) { s.output_slots[1] = 5; }, "already draws a token");
+  refused([](TinyStep& s) { s.output_targets[1] = 1 << 20; }, "output_targets[1] is 1048576");
+  refused([](TinyStep& s) { s.output_targets[0] = -2; }, "output_targets[0] is -2");
   refused([](TinyStep& s) { s.step.tokens_count = 65; }, "num_tokens is 65");
   refused([](TinyStep& s) { s.step.block_stride = 3; }, "context_len[0] is 27");
 }

@@ -67,6 +67,18 @@ class AttentionShape:
         sinks: list[float],
     ) -> None: ...
 
+class DrySettings:
+    def __init__(
+        self,
+        *,
+        multiplier: float,
+        base: float,
+        allowed_length: int,
+        last_n: int,
+        breaker_ids: list[int],
+        breaker_sequences: list[list[int]],
+    ) -> None: ...
+
 class SlotSettings:
     def __init__(
         self,
@@ -80,11 +92,19 @@ class SlotSettings:
         repetition: float,
         presence: float,
         frequency: float,
+        xtc_probability: float,
+        xtc_threshold: float,
         logprobs: int,
+        processed_logprobs: bool,
         min_tokens: int,
         eos_ids: list[int],
         bias_ids: list[int],
         bias_values: list[float],
+        allowed_ids: list[int] | None,
+        bad_ids: list[int],
+        bad_sequences: list[list[int]],
+        dry: DrySettings | None,
+        prompt_logprobs: int,
     ) -> None: ...
 
 class Plan:
@@ -149,6 +169,7 @@ class Plan:
         block_table: Ints,
         output_rows: Ints,
         output_slots: Ints,
+        output_targets: Ints,
         out_tokens: Ints,
         out_logprobs: Floats,
         out_top_ids: Ints,

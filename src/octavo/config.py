@@ -222,6 +222,12 @@ class EngineConfig:
     generation_config: str = knob(
         "auto", "auto: sampling defaults come from the model; none: they don't", choices=("auto", "none")
     )
+    logprobs_mode: str = knob(
+        "raw",
+        "log-probabilities of generated tokens: raw: of the model's own logits; processed: of the distribution that "
+        "tokens are drawn from, after masks, bias, penalties, temperature and truncation",
+        choices=("raw", "processed"),
+    )
 
     def __post_init__(self) -> None:
         _check_all(self)

@@ -30,6 +30,7 @@ from octavo.runtime.engine import Engine
 from octavo.text.chat import load_chat_template
 from octavo.text.messages import checked_messages, shown
 from octavo.text.tokenizer import Tokenizer
+from octavo.text.words import Words
 
 Message: TypeAlias = Mapping[str, Any]
 #: A text (control tokens' texts in it are control tokens: its author speaks for all of it), or token ids.
@@ -51,6 +52,7 @@ class LLM:
         files = resolve(config.model)
         self._config = config
         self.tokenizer = Tokenizer.load(files)
+        self._words = Words(self.tokenizer)
         self._template = load_chat_template(files, self.tokenizer)
         self._engine: Engine | None = build_engine(config)
         self._active: dict[int, ActiveRequest] = {}
@@ -172,7 +174,8 @@ class LLM:
             raise TypeError(f"params is {shown(params)}; it must be SamplingParams(...), or a list with one each.")
         if len(params) != count:
             raise ValueError(f"there are {count} prompts but {len(params)} sampling parameters")
-        return [_limited(one).validate(self.engine.facts.vocab) for one in params]
+        vocab = self.engine.facts.vocab
+        return [self._words.resolved(_limited(one).validate(vocab)) for one in params]
 
     def _tokens(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, str):

@@ -83,14 +83,7 @@ class ActiveRequest:
         self.request_id = request_id
         self.open = params.n
         self.tokens = 0
-        self.choices = [
-            GrowingChoice(
-                index,
-                params,
-                TextOutput(tokenizer, params.stop, params.include_stop_str_in_output, params.skip_special_tokens),
-            )
-            for index in range(params.n)
-        ]
+        self.choices = [GrowingChoice(index, params, TextOutput(tokenizer, params)) for index in range(params.n)]
         self._prompt = list(prompt)
         self._asked_logprobs = params.logprobs
         self._cached_tokens = 0

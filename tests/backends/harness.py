@@ -74,8 +74,9 @@ class Runner:
             query_start=np.zeros(seqs + 1, np.int32),
             context_len=np.zeros(seqs, np.int32),
             block_table=np.full((1, seqs, limits.max_blocks), -1, np.int32),
-            output_rows=np.zeros(seqs, np.int32),
-            output_slots=np.zeros(seqs, np.int32),
+            output_rows=np.zeros(max(tokens, seqs), np.int32),
+            output_slots=np.zeros(max(tokens, seqs), np.int32),
+            output_targets=np.full(max(tokens, seqs), -1, np.int32),
             capture_logits=True,
         )
 

@@ -11,7 +11,7 @@ import pytest
 from tests.backends.harness import GREEDY, Runner, TinyDecoder, small_limits
 
 from octavo.backends.cpu.backend import CpuBackend
-from octavo.backends.ops import Batch, KvSpec, SlotParams, UnsupportedError, Weight
+from octavo.backends.ops import Batch, Dry, KvSpec, SlotParams, UnsupportedError, Weight
 from octavo.formats.tensor import Tensor, TensorType
 
 
@@ -58,7 +58,9 @@ WRONG_ENTRIES = {
     "output_slots[1] is 0; that slot already": setting("output_slots", 1, 0),
     "num_tokens is 257": lambda batch: setattr(batch, "num_tokens", 257),
     "num_seqs is 49": lambda batch: setattr(batch, "num_seqs", 49),
-    "num_outputs is 49": lambda batch: setattr(batch, "num_outputs", 49),
+    "num_outputs is 257": lambda batch: setattr(batch, "num_outputs", 257),
+    "output_targets[1] is 160": setting("output_targets", 1, 160),
+    "output_targets[0] is -2": setting("output_targets", 0, -2),
 }
 
 
@@ -74,8 +76,9 @@ def test_wrong_entries(runner: Runner, message: str) -> None:
         query_start=np.resize(batch.query_start, 60),
         context_len=np.resize(batch.context_len, 60),
         block_table=np.resize(batch.block_table, (1, 60, batch.block_table.shape[2])),
-        output_rows=np.resize(batch.output_rows, 60),
-        output_slots=np.resize(batch.output_slots, 60),
+        output_rows=np.resize(batch.output_rows, 300),
+        output_slots=np.resize(batch.output_slots, 300),
+        output_targets=np.resize(batch.output_targets, 300),
         capture_logits=False,
     )
     WRONG_ENTRIES[message](batch)
@@ -110,6 +113,7 @@ def test_the_plan_works_on_after_a_refusal(runner: Runner) -> None:
         ("block_table", np.asfortranarray(np.zeros((1, 48, 160), np.int32)), ValueError),
         ("output_rows", np.zeros(1, np.int32), ValueError),
         ("output_slots", np.zeros(1, np.uint32), TypeError),
+        ("output_targets", np.zeros(1, np.int32), ValueError),
         ("tokens", None, TypeError),
     ],
 )
@@ -128,6 +132,18 @@ def test_wrong_arrays(runner: Runner, name: str, array: Any, error: type[Excepti
         (0, {}, [-1], 1, "tokens holds token id -1"),
         (0, {}, [1, 2], 3, "prompt_len is 3"),
         (0, {"eos_ids": (500,)}, [1], 1, "eos_ids holds token id 500"),
+        (0, {"allowed_ids": (1, 160)}, [1], 1, "allowed_ids holds token id 160"),
+        (0, {"allowed_ids": ()}, [1], 1, "allowed_ids"),
+        (0, {"bad_words": ((160,),)}, [1], 1, "bad_words holds token id 160"),
+        (0, {"bad_words": ((1, -1),)}, [1], 1, "bad_words holds token id -1"),
+        (0, {"dry": Dry(1.0, breakers=((160,),))}, [1], 1, "dry breakers holds token id 160"),
+        (0, {"dry": Dry(-1.0)}, [1], 1, "dry multiplier is -1"),
+        (0, {"dry": Dry(1.0, base=0.5)}, [1], 1, "dry base is 0.5"),
+        (0, {"dry": Dry(1.0, allowed_length=0)}, [1], 1, "dry allowed_length is 0"),
+        (0, {"dry": Dry(1.0, last_n=-2)}, [1], 1, "dry last_n is -2"),
+        (0, {"xtc_probability": 1.5}, [1], 1, "xtc_probability is 1.5"),
+        (0, {"xtc_threshold": float("nan")}, [1], 1, "xtc_threshold is nan"),
+        (0, {"prompt_logprobs": 21}, [1], 1, "prompt_logprobs is 21"),
         (0, {"logit_bias": {160: 1.0}}, [1], 1, "bias_ids holds token id 160"),
         (0, {"temperature": float("nan")}, [1], 1, "temperature is"),
         (0, {"temperature": -1.0}, [1], 1, "temperature is"),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.backends.harness import LEVELS, Runner, backend_of, open_end, small_limits
 
-from octavo.backends.ops import Floats, Ints, KvSpec, Sampled, SlotParams, Weight
+from octavo.backends.ops import Dry, Floats, Ints, KvSpec, Sampled, SlotParams, Weight
 from octavo.backends.reference.sampling import keep
 from octavo.formats.blocks import quantize
 from octavo.formats.tensor import TensorType
@@ -56,7 +56,34 @@ def random_params(rng: np.random.Generator) -> SlotParams:
         min_tokens=int(maybe(3, 0)),
         eos_ids=(1, 17),
         logit_bias={int(token): float(rng.uniform(-100, 100)) for token in rng.integers(0, VOCAB, maybe(3, 0))},
+        allowed_ids=maybe(tuple(rng.integers(0, VOCAB, rng.choice([1, 5, 300])).tolist()), None),
+        bad_words=maybe(random_words(rng), ()),
+        dry=maybe(random_dry(rng), None),
+        xtc_probability=float(maybe(rng.choice([0.5, 1.0]), 0.0)),
+        xtc_threshold=float(rng.choice([0.0, 0.02, 0.1, 0.4])),
+        processed_logprobs=bool(rng.random() < 0.3),
     )
+
+
+def random_words(rng: np.random.Generator) -> tuple[tuple[int, ...], ...]:
+    """Some of a single token, some whose beginning a short prompt may end with."""
+    singles = [(int(token),) for token in rng.integers(0, VOCAB, 30)]
+    return (*singles, *((int(a), int(b)) for a in range(8) for b in rng.integers(0, VOCAB, 4)))
+
+
+def random_dry(rng: np.random.Generator) -> Dry:
+    return Dry(
+        float(rng.uniform(0.1, 5.0)),
+        float(rng.uniform(1.0, 3.0)),
+        int(rng.integers(1, 4)),
+        int(rng.choice([-1, -1, 0, 3, 20])),
+        (*((int(token),) for token in rng.integers(0, 40, 3)), (5, 6), (1, 2, 3)),
+    )
+
+
+def random_prompt(rng: np.random.Generator) -> list[int]:
+    """Half of them of few tokens, so that they repeat themselves."""
+    return rng.integers(0, rng.choice([4, VOCAB]), rng.integers(1, 40)).tolist()
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -65,9 +92,9 @@ def test_draws_what_the_reference_draws(level: str) -> None:
     rng = np.random.default_rng(11)
     runner, reference = sampler(level), sampler("reference")
     differing = rows = 0
-    for _ in range(12):
+    for _ in range(30):
         params = [random_params(rng) for _ in range(ROWS)]
-        prompts = [rng.integers(0, VOCAB, rng.integers(1, 12)).tolist() for _ in range(ROWS)]
+        prompts = [random_prompt(rng) for _ in range(ROWS)]
         native, wanted = draw(runner, params, prompts), draw(reference, params, prompts)
         differing += int((native.tokens != wanted.tokens).sum())
         rows += ROWS
@@ -76,17 +103,25 @@ def test_draws_what_the_reference_draws(level: str) -> None:
         assert wanted.logprobs is not None
         np.testing.assert_allclose(native.logprobs[same], wanted.logprobs[same], atol=3e-5)
         assert native.top_ids is not None
-        assert np.array_equal(native.top_ids, wanted.top_ids)
-        np.testing.assert_allclose(native.top_logprobs, wanted.top_logprobs, atol=3e-5)
-    assert rows == 480
-    assert differing <= 1
+        assert np.array_equal(native.top_ids[same], wanted.top_ids[same])
+        np.testing.assert_allclose(native.top_logprobs[same], wanted.top_logprobs[same], atol=3e-5)
+    assert rows == 1200
+    assert differing <= 2
 
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_counts_grow_with_what_is_drawn(level: str) -> None:
     """Several draws in a row see the tokens drawn before them (CASES SA-04), and so does a resumed sequence."""
     params = SlotParams(
-        seed=5, temperature=0.9, repetition=1.3, frequency=0.7, presence=0.2, min_tokens=4, eos_ids=(9,)
+        seed=5,
+        temperature=0.9,
+        repetition=1.3,
+        frequency=0.7,
+        presence=0.2,
+        min_tokens=4,
+        eos_ids=(9,),
+        bad_words=tuple((first, 17) for first in range(0, VOCAB, 2)),
+        dry=Dry(0.8, breakers=((30,), (4, 8))),
     )
     runner, reference = sampler(level), sampler("reference")
     drawn = []
@@ -190,3 +225,153 @@ def test_strange_logits_give_a_token(level: str, bad: float) -> None:
     assert sampled.logprobs is not None
     assert not np.isnan(sampled.logprobs).any()
     assert sampled.tokens[1] == draw(sampler(level, np.eye(VOCAB, dtype=np.float32)), params, [[5], [6]]).tokens[1]
+
+
+@pytest.mark.parametrize("level", ["reference", *LEVELS])
+def test_masks_come_before_everything_else(level: str) -> None:
+    """No bias brings back a masked id, and an id that is not allowed isn't drawn even when nothing else is left."""
+    runner = sampler(level)
+    bias = dict.fromkeys((3, 5, 7), 100.0)
+    params = [
+        SlotParams(seed=1, temperature=temperature, logit_bias=bias, **masks)
+        for temperature in (0.0, 1.0)
+        for masks in (
+            {"allowed_ids": (10, 11, 33, 383)},
+            {"bad_words": ((3,), (5,), (7,))},
+            {"bad_words": ((2, 3), (9, 2, 5), (8, 2, 7))},  # the prompt is 9 2: only the last one may be said
+            {"allowed_ids": (5, 6), "min_tokens": 1, "eos_ids": (5,)},
+            {"allowed_ids": (5, 6), "min_tokens": 1, "eos_ids": (5, 6)},
+        )
+    ]
+    tokens = draw(runner, params, [[9, 2]] * len(params)).tokens.tolist()
+    for some in (tokens[:5], tokens[5:]):
+        assert some[0] in (10, 11, 33, 383)
+        assert some[1] not in bias
+        assert some[2] == 7
+        assert some[3] == 6
+        assert some[4] == (5 if LOGITS[2, 5] > LOGITS[2, 6] else 6)
+
+
+@pytest.mark.parametrize("level", ["reference", *LEVELS])
+def test_a_bad_word_is_never_completed(level: str) -> None:
+    """Also where its beginning was drawn, and a word that only begins alike may be said."""
+    logits = np.full((VOCAB, VOCAB), -10, np.float32)
+    for token in range(VOCAB):
+        logits[token, (token + 1) % 8] = 5  # 0 1 2 ... 7 0 1 2 ...
+        logits[token, 100] = 0
+    runner = sampler(level, logits)
+    runner.batch.capture_logits = True
+    runner.add(0, [0], SlotParams(seed=1, temperature=0.0, bad_words=((2, 3), (5, 6, 8), (50,))))
+    assert [runner.step([(0, 1)])[0][0] for _ in range(6)] == [1, 2, 100, 5, 6, 7]
+
+
+@pytest.mark.parametrize("level", ["reference", *LEVELS])
+def test_dry_lowers_what_would_go_on_with_a_repetition(level: str) -> None:
+    """Lengths, overlaps, breakers and the window, counted by hand: logits are equal, so a penalty shows at once."""
+    flat = np.zeros((VOCAB, VOCAB), np.float32)
+    flat[:, 9] = 1.0
+
+    def penalised(history: list[int], dry: Dry) -> bool:
+        """Whether 9, the likeliest token by 1, is lowered by more than that."""
+        params = SlotParams(seed=1, temperature=0.0, dry=dry)
+        return int(draw(sampler(level, flat), [params], [history]).tokens[0]) != 9
+
+    assert penalised([1, 2, 9, 4, 1, 2], Dry(2.0))
+    assert not penalised([1, 2, 9, 4, 1, 2], Dry(0.9))
+    assert not penalised([1, 2, 9, 4, 1, 2], Dry(2.0, allowed_length=3))
+    assert not penalised([3, 2, 9, 4, 1, 2], Dry(2.0))
+    assert penalised([3, 2, 9, 4, 1, 2], Dry(2.0, allowed_length=1))
+    assert penalised([5, 1, 2, 9, 5, 1, 2], Dry(0.6, base=2.0))  # one longer than allowed: 0.6 * 2
+    assert not penalised([5, 1, 2, 9, 5, 1, 2], Dry(0.4, base=2.0))
+    assert penalised([9, 9, 9], Dry(2.0))  # overlaps with itself
+    assert not penalised([1, 2, 9, 4, 1, 2], Dry(2.0, breakers=((1,),)))
+    assert not penalised([1, 2, 9, 4, 1, 2], Dry(2.0, breakers=((2,),)))
+    assert not penalised([1, 2, 9, 4, 1, 2], Dry(2.0, breakers=((4, 1),)))
+    assert penalised([1, 2, 9, 4, 1, 2], Dry(2.0, breakers=((4,),)))
+    assert penalised([1, 2, 9, 4, 1, 2], Dry(2.0, breakers=((1, 4),)))
+    assert not penalised([1, 2, 9, 4, 1, 2], Dry(2.0, breakers=((9,),)))  # breakers may always be said
+    assert not penalised([1, 2, 9, 4, 1, 2], Dry(2.0, last_n=5))
+    assert penalised([1, 2, 9, 4, 1, 2], Dry(2.0, last_n=6))
+    assert not penalised([1, 2, 9, 4, 1, 2], Dry(2.0, last_n=0))
+    long = [1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 13] * 12
+    assert penalised([*long, 9, *long], Dry(1e30, base=1000.0))  # beyond the largest float: as much as there is
+
+
+@pytest.mark.parametrize("level", ["reference", *LEVELS])
+@pytest.mark.parametrize("filters", [{}, {"top_k": 6}, {"min_p": 0.01}])
+def test_xtc_takes_out_all_top_choices_but_the_last(level: str, filters: dict[str, Any]) -> None:
+    logits = np.full((VOCAB, VOCAB), -30, np.float32)
+    for token, probability in ((3, 0.4), (9, 0.25), (200, 0.2), (383, 0.1), (4, 0.05)):
+        logits[:, token] = np.log(probability)
+
+    def drawn(probability: float, threshold: float) -> set[int]:
+        params = [
+            SlotParams(seed=seed, xtc_probability=probability, xtc_threshold=threshold, **filters) for seed in range(90)
+        ]
+        return set(draw(sampler(level, logits), params, [[0]] * 90).tokens.tolist())
+
+    assert drawn(1.0, 0.15) == {200, 383, 4}
+    assert drawn(1.0, 0.3) == {3, 9, 200, 383, 4}  # one top choice alone stays
+    assert drawn(1.0, 0.99) == {3, 9, 200, 383, 4}
+    assert drawn(0.5, 0.15) == {3, 9, 200, 383, 4}
+    assert drawn(0.0, 0.15) == {3, 9, 200, 383, 4}
+    greedy = SlotParams(seed=1, temperature=0.0, xtc_probability=1.0, xtc_threshold=0.1)
+    assert draw(sampler(level, logits), [greedy], [[0]]).tokens.tolist() == [3]
+
+
+@pytest.mark.parametrize("level", ["reference", *LEVELS])
+def test_processed_logprobs_are_of_what_is_drawn_from(level: str) -> None:
+    """They add up to one over what is left, and what is not left is nobody's alternative."""
+    base = SlotParams(seed=3, temperature=0.7, top_k=6, logprobs=8, logit_bias={17: 9.0}, bad_words=((30,),))
+    params = [replace(base, processed_logprobs=True), base, replace(base, processed_logprobs=True, temperature=0.0)]
+    sampled = draw(sampler(level), params, [[5]] * 3)
+    assert sampled.logprobs is not None
+    assert sampled.top_logprobs is not None
+    adjusted = LOGITS[5].astype(np.float64)
+    adjusted[17] += 9.0
+    adjusted[30] = -np.inf
+    best = np.argsort(-adjusted, kind="stable")[:8]
+    wanted = adjusted[best[:6]] / 0.7
+    wanted -= np.log(np.exp(wanted).sum())
+    assert sampled.top_ids is not None
+    assert sampled.top_ids[0, :6].tolist() == best[:6].tolist()
+    np.testing.assert_allclose(sampled.top_logprobs[0, :6], wanted, atol=2e-5)
+    assert (sampled.top_logprobs[0, 6:] < -1e30).all()
+    assert sampled.tokens[0] == sampled.tokens[1]
+    assert sampled.top_ids[1, 0] == int(LOGITS[5].argmax())
+    greedy = adjusted[best] - np.log(np.exp(adjusted).sum())
+    np.testing.assert_allclose(sampled.top_logprobs[2], greedy, atol=2e-5)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_rows_with_a_target_report_it_and_draw_nothing(level: str) -> None:
+    """More of them than sequences, beside rows that draw; the sampler's state is as if they had not been."""
+    rng = np.random.default_rng(14)
+    prompt = rng.integers(0, VOCAB, 80).tolist()
+    params = SlotParams(seed=3, temperature=0.9, frequency=1.0, prompt_logprobs=4, logprobs=1, processed_logprobs=True)
+    outcomes = []
+    for which in (level, "reference"):
+        runner = sampler(which)
+        runner.add(0, prompt, params)
+        runner.add(1, [7], SlotParams(seed=4))
+        batch = runner.fill([(0, 80), (1, 1)])
+        rows = np.arange(79)
+        batch.output_rows[2:81], batch.output_slots[2:81], batch.output_targets[2:81] = rows, 0, prompt[1:]
+        batch.num_outputs = 81
+        sampled = runner.plan.run(batch)
+        assert sampled.logprobs is not None
+        assert sampled.top_ids is not None
+        assert sampled.top_logprobs is not None
+        assert sampled.tokens[2:].tolist() == prompt[1:]
+        logits = LOGITS[prompt[:-1]].astype(np.float64)
+        wanted = logits - np.log(np.exp(logits).sum(1, keepdims=True))
+        np.testing.assert_allclose(sampled.logprobs[2:], wanted[rows, prompt[1:]], atol=3e-5)
+        assert np.array_equal(sampled.top_ids[2:, :4], np.argsort(-logits, 1, kind="stable")[:, :4])
+        assert (sampled.top_ids[0, 1:] == -1).all()
+        runner.sequences[0].computed, runner.sequences[1].computed = 80, 1
+        for slot in (0, 1):
+            runner.sequences[slot].tokens.append(int(sampled.tokens[slot]))
+        batch.output_targets[:] = -1
+        batch.capture_logits = True
+        outcomes.append([sampled.tokens[:2].tolist(), *(runner.step([(0, 1), (1, 1)])[0][0] for _ in range(20))])
+    assert outcomes[0] == outcomes[1]

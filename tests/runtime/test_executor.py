@@ -7,8 +7,8 @@ import copy
 import numpy as np
 import pytest
 
-from octavo.backends.ops import Batch, PlanLimits, Sampled, SlotParams
-from octavo.engine.params import SamplingParams
+from octavo.backends.ops import Batch, Dry, PlanLimits, Sampled, SlotParams
+from octavo.engine.params import ParamError, SamplingParams
 from octavo.engine.step import SequenceStart, Step
 from octavo.runtime.executor import Executor, StepError, slot_params
 
@@ -177,3 +177,14 @@ def test_min_tokens_bans_every_id_that_would_end_the_request() -> None:
     assert slot_params(ignoring, 0, 0, eos).eos_ids == (9,)
     assert slot_params(SamplingParams(stop_token_ids=(9,)), 0, 0, eos).eos_ids == ()
     assert slot_params(SamplingParams(top_k=-1), 0, 0, eos).top_k == 0
+
+
+def test_words_reach_the_sampler_as_ids_or_not_at_all() -> None:
+    made = SamplingParams(bad_words=[[5], [6, 7]], dry_multiplier=1.5, dry_sequence_breakers=[[9]])  # type: ignore[arg-type]
+    params = slot_params(made, 0, 0, frozenset())
+    assert params.bad_words == ((5,), (6, 7))
+    assert params.dry == Dry(1.5, breakers=((9,),))
+    assert slot_params(SamplingParams(), 0, 0, frozenset()).dry is None
+    for wrong in (SamplingParams(bad_words=("x",)), SamplingParams(dry_multiplier=1.0)):
+        with pytest.raises(ParamError, match="token ids only"):
+            slot_params(wrong, 0, 0, frozenset())

@@ -77,12 +77,21 @@ def test_ap02_logit_bias_values(served: Served, bias: Any) -> None:
     assert served.complete(logit_bias={"5": -100, "6": 100}).status == 200
 
 
-@pytest.mark.parametrize("field", ["allowed_token_ids", "bad_words"])
 @pytest.mark.parametrize("token", BAD_IDS)
-def test_ap02_fields_that_are_not_supported_are_refused_whatever_they_hold(
-    served: Served, field: str, token: Any
-) -> None:
-    refused(served.complete(**{field: [token]}), field, "not supported")
+def test_ap02_allowed_token_ids(served: Served, token: Any) -> None:
+    answer = served.complete(allowed_token_ids=[97, token], min_tokens=1)
+    assert answer.status == 400
+    assert answer.error["param"].startswith("allowed_token_ids")
+
+
+@pytest.mark.parametrize("token", BAD_IDS)
+@pytest.mark.parametrize("field", ["bad_words", "dry_sequence_breakers"])
+def test_ap02_token_ids_of_words(served: Served, field: str, token: Any) -> None:
+    answer = served.complete(**{field: ["abc", [97, token]]}, min_tokens=1)
+    assert answer.status == 400
+    assert answer.error["param"].startswith(field)
+    alone = served.complete(**{field: [token]})
+    assert alone.status == (200 if isinstance(token, str) else 400)
 
 
 @pytest.mark.parametrize("value", [0, -1, "5", 2.5, 2**40, True, [1]])
@@ -199,6 +208,21 @@ def test_a_flood_of_messages(served: Served) -> None:
         ({"cache_salt": "x" * 300}, "cache_salt"),
         ({"logit_bias": {str(i): 1 for i in range(259)} | {"-5": 1}}, "logit_bias"),
         ({"stop_token_ids": [1] * 257}, "stop_token_ids"),
+        ({"allowed_token_ids": []}, "allowed_token_ids"),
+        ({"bad_words": [""]}, "bad_words"),
+        ({"bad_words": [[]]}, "bad_words"),
+        ({"bad_words": ["x"] * 257}, "bad_words"),
+        ({"bad_words": ["x" * 2000]}, "bad_words"),
+        ({"bad_words": "x"}, "bad_words"),
+        ({"dry_multiplier": -1}, "dry_multiplier"),
+        ({"dry_multiplier": "x"}, "dry_multiplier"),
+        ({"dry_base": 0.5}, "dry_base"),
+        ({"dry_allowed_length": 0}, "dry_allowed_length"),
+        ({"dry_penalty_last_n": -2}, "dry_penalty_last_n"),
+        ({"dry_sequence_breakers": ["x"] * 33}, "dry_sequence_breakers"),
+        ({"dry_sequence_breakers": ["x" * 2000]}, "dry_sequence_breakers"),
+        ({"xtc_probability": 1.5}, "xtc_probability"),
+        ({"xtc_threshold": -0.1}, "xtc_threshold"),
         ({"stream": "yes"}, "stream"),
         ({"stream": True, "stream_options": []}, "stream_options"),
         ({"model": "other"}, "model"),

@@ -7,6 +7,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
+from octavo.engine.params import SamplingParams
 from octavo.formats.model_files import ModelFiles
 from octavo.text.detokenize import Detokenizer
 from octavo.text.output import TextOutput
@@ -60,7 +61,7 @@ def test_ids_outside_the_vocabulary_stand_for_nothing() -> None:
 
 def test_real_vocabulary(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode(SAMPLE)
-    output = TextOutput(tokenizer)
+    output = TextOutput(tokenizer, SamplingParams())
     pieces = [*(output.push(token) for token in ids), output.end()]
     assert "".join(pieces) == SAMPLE == tokenizer.decode(ids)
     assert not any("\ufffd" in piece for piece in pieces)
@@ -71,7 +72,9 @@ def test_special_tokens(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode_trusted("<|im_start|>user\nhi<|im_end|>")
 
     def text(skip_special: bool, include_stop: bool) -> str:
-        output = TextOutput(tokenizer, (), include_stop, skip_special)
+        output = TextOutput(
+            tokenizer, SamplingParams(include_stop_str_in_output=include_stop, skip_special_tokens=skip_special)
+        )
         pieces = [output.push(token, ends=index == len(ids) - 1) for index, token in enumerate(ids)]
         return "".join(pieces) + output.end()
 
@@ -85,7 +88,7 @@ def test_cost_per_token(tokenizer: Tokenizer, default_model: ModelFiles) -> None
     ids = tokenizer.encode("The quick brown fox jumps over the lazy dog, again and again.\n" * 100)
 
     def once() -> float:
-        output = TextOutput(tokenizer, ("\n\n", "User:", "###", "</s>"))
+        output = TextOutput(tokenizer, SamplingParams(stop=("\n\n", "User:", "###", "</s>")))
         start = time.process_time()
         for token in ids:
             output.push(token)

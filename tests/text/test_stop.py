@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from octavo.engine.params import SamplingParams
 from octavo.text.output import TextOutput
 from octavo.text.stop import StopStrings
 from octavo.text.tokenizer import Tokenizer
@@ -73,7 +74,7 @@ def test_long_stop_strings_cost_no_more() -> None:
 def test_streamed_is_whole(tokenizer: Tokenizer, include: bool) -> None:
     text = "Here is the English alphabet: ABCDEFGHIJKLMNOPQRSTUVWXYZ"
     ids = tokenizer.encode(text)
-    output = TextOutput(tokenizer, ["DEFGHIJ"], include)
+    output = TextOutput(tokenizer, SamplingParams(stop="DEFGHIJ", include_stop_str_in_output=include))
     pieces: list[str] = []
     for token in ids:
         pieces.append(output.push(token))
@@ -88,6 +89,20 @@ def test_streamed_is_whole(tokenizer: Tokenizer, include: bool) -> None:
 
 def test_stop_in_the_middle_of_a_token_and_of_a_character(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode("good 日本 morning")
-    output = TextOutput(tokenizer, ["本 mor"])
+    output = TextOutput(tokenizer, SamplingParams(stop="本 mor"))
     assert "".join(output.push(token) for token in ids) == "good 日"
     assert output.stopped
+
+
+def test_text_before_min_tokens_holds_no_stop_string(tokenizer: Tokenizer) -> None:
+    """Not even the beginning of one: what is searched begins behind it."""
+    ids = tokenizer.encode("stop stop st") + tokenizer.encode("op stop")
+    for least in range(len(ids)):
+        output = TextOutput(tokenizer, SamplingParams(stop="stop", min_tokens=least))
+        text = ""
+        for token in ids:
+            text += output.push(token)
+            if output.stopped:
+                break
+        free = tokenizer.decode(ids[:least])
+        assert text == free + tokenizer.decode(ids[least:]).partition("stop")[0]

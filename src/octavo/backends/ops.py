@@ -163,8 +163,10 @@ class Batch:
 
     tokens [T], positions [1, T], token_seq [T] (batch row of each token), query_start [S + 1], context_len [S] (tokens
     of the sequence after this step), block_table [G, S, B], output_rows [R] (row in T to sample from), output_slots [R]
-    (sampler slot of each). Only the first T/S/R entries count; the token drawn for row r stands at absolute position
-    context_len of its sequence. capture_logits: also return float32 [R, vocab] untouched logits (tests).
+    (sampler slot of each), output_targets [R] (-1: a token is drawn from the row; else the token, of the prompt, whose
+    log-probability there is asked for). Only the first T/S/R entries count, R <= max(max_tokens, max_seqs); the token
+    drawn for row r stands at absolute position context_len of its sequence. capture_logits: also return float32
+    [R, vocab] untouched logits (tests).
     """
 
     num_tokens: int
@@ -178,6 +180,7 @@ class Batch:
     block_table: Ints
     output_rows: Ints
     output_slots: Ints
+    output_targets: Ints
     capture_logits: bool = False
 
 
@@ -185,7 +188,7 @@ class Batch:
 class Sampled:
     """What a step drew: tokens int32 [R]; logprobs float32 [R]; top_ids/top_logprobs [R, L]; logits float32 [R, vocab].
 
-    The last four are None when nobody asked. Unused top entries are -1 / 0.
+    A row with a target has it as its token. The last four are None when nobody asked. Unused top entries are -1 / 0.
     """
 
     tokens: Ints
@@ -196,10 +199,26 @@ class Sampled:
 
 
 @dataclass(frozen=True, slots=True)
+class Dry:
+    """Penalties on repetitions (backends/reference/dry.py). last_n: tokens looked back on, -1 for all.
+
+    breakers: token sequences that no repetition reaches across.
+    """
+
+    multiplier: float
+    base: float = 1.75
+    allowed_length: int = 2
+    last_n: int = -1
+    breakers: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class SlotParams:
     """Sampling of one slot, in the sampler's own terms. temperature < 1e-5 is greedy; top_k 0, top_p 1, min_p 0: off.
 
-    eos_ids are banned until min_tokens have been drawn. logprobs -1: none.
+    eos_ids are banned until min_tokens have been drawn; bad_words are token sequences that are never completed;
+    allowed_ids None: all. logprobs -1: none. processed_logprobs: of the distribution that is drawn from.
+    prompt_logprobs: as logprobs, for rows with a target; always of the untouched logits.
     """
 
     seed: int
@@ -215,6 +234,13 @@ class SlotParams:
     min_tokens: int = 0
     eos_ids: tuple[int, ...] = ()
     logit_bias: dict[int, float] = field(default_factory=dict)
+    allowed_ids: tuple[int, ...] | None = None
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    dry: Dry | None = None
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    processed_logprobs: bool = False
+    prompt_logprobs: int = -1
 
 
 @dataclass(frozen=True, slots=True)

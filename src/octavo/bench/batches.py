@@ -31,6 +31,7 @@ def batch_of(load: StepLoad, page_size: int, pages: Ints, vocab: int) -> Batch:
         block_table=_block_table(context, page_size, pages),
         output_rows=query_start[1 : load.outputs + 1] - 1,
         output_slots=np.arange(load.outputs, dtype=np.int32),
+        output_targets=np.full(load.outputs, -1, np.int32),
     )
 
 

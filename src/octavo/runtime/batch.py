@@ -24,8 +24,9 @@ class BatchArrays:
             query_start=np.zeros(seqs + 1, np.int32),
             context_len=np.zeros(seqs, np.int32),
             block_table=np.zeros((1, seqs, limits.max_blocks), np.int32),
-            output_rows=np.zeros(seqs, np.int32),
-            output_slots=np.zeros(seqs, np.int32),
+            output_rows=np.zeros(max(tokens, seqs), np.int32),
+            output_slots=np.zeros(max(tokens, seqs), np.int32),
+            output_targets=np.full(max(tokens, seqs), -1, np.int32),
         )
 
     def fill(self, step: Step, token_rows: Ints, block_rows: Ints, block_counts: Ints) -> Batch:

@@ -76,7 +76,8 @@ def engine_for(model: LoadedModel, config: EngineConfig, ended: Callable[[str, s
     plan = make_plan(model, backend, limits, kv)
     facts = _facts(model, config, backend, kv, sizes)
     ended("pack", ", ".join(f"{name} {value}" for name, value in backend.facts.items()))
-    executor = Executor(plan, limits, sizes.max_model_len, model.eos_ids)
+    processed = config.logprobs_mode == "processed"
+    executor = Executor(plan, limits, sizes.max_model_len, model.eos_ids, processed)
     return Engine(_scheduler(config, sizes, model.eos_ids), executor, facts)
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from octavo.backends.ops import Ints, OpTime, Plan, PlanLimits, Sampled, SlotParams
-from octavo.engine.params import SamplingParams
+from octavo.backends.ops import Dry, Ints, OpTime, Plan, PlanLimits, Sampled, SlotParams
+from octavo.engine.params import ParamError, SamplingParams, Word
 from octavo.engine.step import SequenceStart, Step, StepResult
 from octavo.runtime.batch import BatchArrays
 
@@ -33,11 +33,20 @@ class StepHandle:
 class Executor:
     """Applies steps to one plan. Per slot it keeps the token row, the block table row and the sampler's state.
 
-    eos_ids: ends of turn, which `min_tokens` bans. capture_logits: results carry `outputs["logits"]` (tests).
+    eos_ids: ends of turn, which `min_tokens` bans. processed_logprobs: of the distribution that tokens are drawn from,
+    instead of the untouched logits. capture_logits: results carry `outputs["logits"]` (tests).
     """
 
-    def __init__(self, plan: Plan, limits: PlanLimits, max_model_len: int, eos_ids: Iterable[int]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        limits: PlanLimits,
+        max_model_len: int,
+        eos_ids: Iterable[int],
+        processed_logprobs: bool = False,
+    ) -> None:
         self.capture_logits = False
+        self._processed_logprobs = processed_logprobs
         self._plan = plan
         self._eos_ids = frozenset(eos_ids)
         self._arrays = BatchArrays(limits)
@@ -112,12 +121,17 @@ class Executor:
         self._token_counts[slot] = len(tokens)
         self._block_rows[slot, : len(pages)] = pages
         self._block_counts[slot] = len(pages)
-        params = slot_params(start.params, start.seed, start.choice, self._eos_ids)
+        params = slot_params(start.params, start.seed, start.choice, self._eos_ids, self._processed_logprobs)
         self._plan.set_slot(slot, params, tokens, start.prompt_len)
 
 
-def slot_params(params: SamplingParams, seed: int, choice: int, eos_ids: frozenset[int]) -> SlotParams:
-    """A request's parameters in the sampler's terms; `min_tokens` bans every id that would end the request."""
+def slot_params(
+    params: SamplingParams, seed: int, choice: int, eos_ids: frozenset[int], processed_logprobs: bool = False
+) -> SlotParams:
+    """A request's parameters in the sampler's terms; `min_tokens` bans every id that would end the request.
+
+    Raises ParamError for words that are still text.
+    """
     ends = set(params.stop_token_ids) | (set() if params.ignore_eos else eos_ids)
     return SlotParams(
         seed=seed,
@@ -133,7 +147,32 @@ def slot_params(params: SamplingParams, seed: int, choice: int, eos_ids: frozens
         min_tokens=params.min_tokens,
         eos_ids=tuple(sorted(ends)) if params.min_tokens else (),
         logit_bias=params.logit_bias,
+        allowed_ids=params.allowed_token_ids,
+        bad_words=_ids("bad_words", params.bad_words),
+        dry=_dry(params) if params.dry_multiplier else None,
+        xtc_probability=params.xtc_probability,
+        xtc_threshold=params.xtc_threshold,
+        processed_logprobs=processed_logprobs,
     )
+
+
+def _dry(params: SamplingParams) -> Dry:
+    return Dry(
+        multiplier=params.dry_multiplier,
+        base=params.dry_base,
+        allowed_length=params.dry_allowed_length,
+        last_n=params.dry_penalty_last_n,
+        breakers=_ids("dry_sequence_breakers", params.dry_sequence_breakers),
+    )
+
+
+def _ids(name: str, words: tuple[Word, ...]) -> tuple[tuple[int, ...], ...]:
+    found = []
+    for word in words:
+        if isinstance(word, str):
+            raise ParamError(name, f"{name} holds the text {word!r}; the engine knows token ids only.")
+        found.append(word)
+    return tuple(found)
 
 
 def _result(

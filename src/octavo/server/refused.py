@@ -47,8 +47,6 @@ REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "web_search_options": ((), "This server has no web search."),
     "moderation": ((), "This server has no moderation."),
     "store": ((False,), "This server stores nothing."),
-    "bad_words": (([],), _NOT_YET),
-    "allowed_token_ids": ((), _NOT_YET),
     "logits_processors": (([],), "Requests may not bring code."),
     "truncate_prompt_tokens": ((), _NOT_YET),
     "return_token_ids": ((False,), _NOT_YET),

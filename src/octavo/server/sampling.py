@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from octavo.engine.params import MAX_LOGPROBS, ParamError, SamplingParams
@@ -11,7 +11,7 @@ from octavo.server.protocol import ChatRequest, CompletionRequest, GenerationReq
 
 COMPLETION_MAX_TOKENS = 16
 MAX_LOGIT_BIAS = 1024
-MAX_STOP_CHARS = 1024
+MAX_WORD_CHARS = 1024
 MAX_STOP_TOKEN_IDS = 256
 MAX_SALT_CHARS = 256
 _PRIORITIES = range(-(2**31), 2**31)
@@ -19,6 +19,8 @@ _PRIORITIES = range(-(2**31), 2**31)
 _SAMPLED = (
     *("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"),
     *("logit_bias", "seed", "min_tokens", "n", "ignore_eos", "include_stop_str_in_output", "skip_special_tokens"),
+    *("allowed_token_ids", "bad_words", "dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n"),
+    *("dry_sequence_breakers", "xtc_probability", "xtc_threshold"),
 )
 
 
@@ -72,6 +74,8 @@ def _params(
     _at_most("logit_bias", len(request.logit_bias or ()), MAX_LOGIT_BIAS)
     _at_most("stop_token_ids", len(request.stop_token_ids or ()), MAX_STOP_TOKEN_IDS)
     stop = _stop_strings(request.stop)
+    _check_chars("bad_words", request.bad_words or ())
+    _check_chars("dry_sequence_breakers", request.dry_sequence_breakers or ())
     try:
         params = SamplingParams(
             **given,
@@ -87,10 +91,14 @@ def _params(
 
 def _stop_strings(stop: str | list[str] | None) -> tuple[str, ...]:
     texts = (stop,) if isinstance(stop, str) else tuple(stop or ())
-    for text in texts:
-        if len(text) > MAX_STOP_CHARS:
-            raise bad_request(f"stop holds a string of {len(text)} characters; the limit is {MAX_STOP_CHARS}.", "stop")
+    _check_chars("stop", texts)
     return texts
+
+
+def _check_chars(name: str, texts: Sequence[object]) -> None:
+    for text in texts:
+        if isinstance(text, str) and len(text) > MAX_WORD_CHARS:
+            raise bad_request(f"{name} holds a string of {len(text)} characters; the limit is {MAX_WORD_CHARS}.", name)
 
 
 def _at_most(name: str, count: int, limit: int) -> None:

@@ -15,6 +15,7 @@ from octavo.server.errors import ApiError, bad_request, context_length_exceeded
 from octavo.text.chat import ChatTemplate, ChatTemplateError, Message, NoChatTemplate, load_chat_template
 from octavo.text.output import TextOutput
 from octavo.text.tokenizer import PromptTooLongError, Tokenizer
+from octavo.text.words import Words
 
 log = logging.getLogger("octavo.server")
 
@@ -31,6 +32,7 @@ class TextService:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="text")
         self._tokenizer: Tokenizer | None = None
         self._template: ChatTemplate | NoChatTemplate | None = None
+        self._words: Words | None = None
 
     @property
     def loaded(self) -> bool:
@@ -50,7 +52,7 @@ class TextService:
 
         began_s = time.monotonic()
         tokenizer, template = await self._run(work)
-        self._tokenizer, self._template = tokenizer, template
+        self._tokenizer, self._template, self._words = tokenizer, template, Words(tokenizer)
         took_s = time.monotonic() - began_s
         log.info("tokenizer and chat template in %.2f s (%d tokens)", took_s, tokenizer.vocabulary.size)
         if isinstance(template, NoChatTemplate):
@@ -85,6 +87,14 @@ class TextService:
             raise bad_request(f"{error}.", "messages", code) from None
         return prompt.ids
 
+    async def resolve(self, params: SamplingParams) -> SamplingParams:
+        """The parameters with the token ids of their words."""
+        words = self._words
+        assert words is not None
+        if not params.bad_words and not params.dry_multiplier:
+            return words.resolved(params)
+        return await self._run(lambda: words.resolved(params))
+
     def decode(self, tokens: Sequence[int]) -> str:
         return self._ready.decode(tokens, skip_special_tokens=False)
 
@@ -94,7 +104,7 @@ class TextService:
         return table[token] if token < len(table) else b""
 
     def output(self, params: SamplingParams) -> TextOutput:
-        return TextOutput(self._ready, params.stop, params.include_stop_str_in_output, params.skip_special_tokens)
+        return TextOutput(self._ready, params)
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -64,9 +64,12 @@ class Tokenizer:
         """Ids of plain text: control tokens' texts become ordinary pieces."""
         return self._encode_plain(text)
 
-    def encode_trusted(self, text: str, max_tokens: int | None = None) -> list[int]:
-        """Ids of a text in which control tokens' texts stand for the tokens: a template, or a raw prompt."""
-        return self.encode_viewed(text, text, max_tokens)
+    def encode_trusted(self, text: str, max_tokens: int | None = None, continues: bool = False) -> list[int]:
+        """Ids of a text in which control tokens' texts stand for the tokens: a template, or a raw prompt.
+
+        continues: it goes on after other text.
+        """
+        return self.encode_viewed(text, text, max_tokens, continues)
 
     def encode_prompt(self, text: str, max_tokens: int | None = None) -> list[int]:
         """Ids of a whole raw prompt: as `encode_trusted`, with bos and eos where the model expects them."""
@@ -78,7 +81,7 @@ class Tokenizer:
             ids.append(facts.eos_id)
         return ids
 
-    def encode_viewed(self, text: str, view: str, max_tokens: int | None = None) -> list[int]:
+    def encode_viewed(self, text: str, view: str, max_tokens: int | None = None, continues: bool = False) -> list[int]:
         """Ids of a text in which control tokens are looked for in `view` instead of in the text itself.
 
         view: as long as the text, and equal to it wherever the text can be trusted. All between two control tokens is
@@ -94,12 +97,12 @@ class Tokenizer:
             token = self.vocabulary.control[match[0]]
             before, after = self.vocabulary.swallows.get(token, (False, False))
             stretch = text[done : match.start()]
-            ids += self._encode_plain(stretch.rstrip() if before else stretch, bool(ids))
+            ids += self._encode_plain(stretch.rstrip() if before else stretch, continues or bool(ids))
             ids.append(token)
             done = match.end()
             if after:
                 done = len(text) - len(text[done:].lstrip())
-        return ids + self._encode_plain(text[done:], bool(ids))
+        return ids + self._encode_plain(text[done:], continues or bool(ids))
 
     def control_ids_in(self, view: str) -> list[int]:
         """The control tokens that `encode_viewed` makes, in order."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from octavo import _native
-from octavo.backends.ops import Batch, Ints, OpTime, PlanLimits, Sampled, SlotParams
+from octavo.backends.ops import Batch, Dry, Ints, OpTime, PlanLimits, Sampled, SlotParams
 
 
 class CpuPlan:
@@ -14,7 +16,7 @@ class CpuPlan:
     def __init__(self, native: _native.Plan, limits: PlanLimits) -> None:
         self._native = native
         self._vocab = limits.vocab
-        rows = limits.max_seqs
+        rows = max(limits.max_tokens, limits.max_seqs)
         self._tokens = np.zeros(rows, np.int32)
         self._logprobs = np.zeros(rows, np.float32)
         self._top_ids = np.zeros((rows, _native.MAX_LOGPROBS), np.int32)
@@ -47,11 +49,19 @@ class CpuPlan:
             repetition=params.repetition,
             presence=params.presence,
             frequency=params.frequency,
+            xtc_probability=params.xtc_probability,
+            xtc_threshold=params.xtc_threshold,
             logprobs=params.logprobs,
+            processed_logprobs=params.processed_logprobs,
             min_tokens=params.min_tokens,
             eos_ids=list(params.eos_ids),
             bias_ids=list(params.logit_bias),
             bias_values=list(params.logit_bias.values()),
+            allowed_ids=None if params.allowed_ids is None else list(params.allowed_ids),
+            bad_ids=_singles(params.bad_words),
+            bad_sequences=_longer(params.bad_words),
+            dry=None if params.dry is None else _dry_settings(params.dry),
+            prompt_logprobs=params.prompt_logprobs,
         )
         self._native.set_slot(slot, settings, np.ascontiguousarray(tokens, np.int32), prompt_len)
 
@@ -74,6 +84,7 @@ class CpuPlan:
             batch.block_table,
             batch.output_rows,
             batch.output_slots,
+            batch.output_targets,
             self._tokens,
             self._logprobs,
             self._top_ids,
@@ -98,3 +109,22 @@ class CpuPlan:
     def profile_ops(self) -> list[OpTime]:
         """The same for each recorded op: several lines where one is made of several kinds of stages."""
         return [OpTime(*line) for line in self._native.profile_ops()]
+
+
+def _dry_settings(dry: Dry) -> _native.DrySettings:
+    return _native.DrySettings(
+        multiplier=dry.multiplier,
+        base=dry.base,
+        allowed_length=dry.allowed_length,
+        last_n=dry.last_n,
+        breaker_ids=_singles(dry.breakers),
+        breaker_sequences=_longer(dry.breakers),
+    )
+
+
+def _singles(sequences: Sequence[tuple[int, ...]]) -> list[int]:
+    return [sequence[0] for sequence in sequences if len(sequence) == 1]
+
+
+def _longer(sequences: Sequence[tuple[int, ...]]) -> list[list[int]]:
+    return [list(sequence) for sequence in sequences if len(sequence) > 1]

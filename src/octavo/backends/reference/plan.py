@@ -243,18 +243,23 @@ class ReferenceBuilder:
         count = batch.num_outputs
         slots = [self._slots[int(slot)] for slot in batch.output_slots[:count]]
         positions = batch.context_len[batch.token_seq[batch.output_rows[:count]]]
-        drawn = [slot.draw(row, int(at)) for slot, row, at in zip(slots, logits, positions, strict=True)]
-        tokens = np.array(drawn, np.int32)
+        tokens, draws = batch.output_targets[:count].copy(), batch.output_targets[:count] < 0
+        for row in np.flatnonzero(draws).tolist():
+            tokens[row] = slots[row].draw(logits[row], int(positions[row]))
         sampled = Sampled(tokens, logits=logits if batch.capture_logits else None)
-        width = max((slot.params.logprobs for slot in slots), default=-1)
+        asked_of = [
+            slot.params.logprobs if drawn else slot.params.prompt_logprobs
+            for slot, drawn in zip(slots, draws.tolist(), strict=True)
+        ]
+        width = max(asked_of, default=-1)
         if width >= 0:
             sampled.logprobs = np.zeros(count, np.float32)
             sampled.top_ids = np.full((count, width), -1, np.int32)
             sampled.top_logprobs = np.zeros((count, width), np.float32)
-            for row, slot in enumerate(slots):
-                asked = slot.params.logprobs
+            for row, (slot, asked) in enumerate(zip(slots, asked_of, strict=True)):
                 if asked >= 0:
-                    logprobs = log_softmax(logits[row])
+                    processed = slot.params.processed_logprobs and draws[row]
+                    logprobs = log_softmax(slot.processed if processed else logits[row])
                     sampled.logprobs[row] = logprobs[tokens[row]]
                     sampled.top_ids[row, :asked], sampled.top_logprobs[row, :asked] = top(logprobs, asked)
         return sampled

@@ -36,7 +36,7 @@ async def chat(front: Front, exchange: Exchange) -> None:
             ids = await front.text.render(messages, request.add_generation_prompt is not False, ready.max_model_len)
             work = Work(
                 prompts=[checked_ids(ids, front.vocab_size, "messages")],
-                params=params,
+                params=await front.text.resolve(params),
                 priority=request.priority or 0,
                 salt=salt_of(exchange, request),
                 param="messages",

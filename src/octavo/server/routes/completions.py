@@ -35,7 +35,7 @@ async def completions(front: Front, exchange: Exchange) -> None:
             ids = await _token_ids(front, prompts, request.add_special_tokens is not False)
             work = Work(
                 prompts=[checked_ids(prompt, front.vocab_size, "prompt") for prompt in ids],
-                params=params,
+                params=await front.text.resolve(params),
                 priority=request.priority or 0,
                 salt=salt_of(exchange, request),
                 param="prompt",
