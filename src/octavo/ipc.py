@@ -120,6 +120,21 @@ class Tokens(msgspec.Struct, frozen=True, array_like=True, tag="tokens"):
     message: str = ""
 
 
+class PromptLogprobs(msgspec.Struct, frozen=True, array_like=True, tag="prompt_logprobs"):
+    """Engine -> front, before the Tokens of the same step: engine.request.PromptLogprobs as raw little-endian bytes.
+
+    request_ids int64, positions int32, logprobs float32; top_ids int32 and top_logprobs float32 [M, top_width].
+    """
+
+    generation: int
+    request_ids: bytes
+    positions: bytes
+    logprobs: bytes
+    top_ids: bytes
+    top_logprobs: bytes
+    top_width: int
+
+
 class Stats(msgspec.Struct, frozen=True, array_like=True, tag="stats"):
     """Engine -> front, a few times a second while busy and once when it falls idle; counters are totals since start.
 
@@ -161,7 +176,7 @@ class Beat(msgspec.Struct, frozen=True, array_like=True, tag="beat"):
 
 
 FrontMessage = Start | Submit | Abort | Shutdown
-EngineMessage = Fetching | Progress | Ready | Failed | Tokens | Stats | Beat
+EngineMessage = Fetching | Progress | Ready | Failed | PromptLogprobs | Tokens | Stats | Beat
 
 _encoder = msgspec.msgpack.Encoder()
 _front_decoder = msgspec.msgpack.Decoder(FrontMessage)
@@ -196,6 +211,27 @@ def columns(message: Tokens) -> list[tuple[int, int, int, int]]:
     if len(message.top_ids) != asked * width or len(message.top_logprobs) != asked * width:
         raise FrameError(f"a tokens message has no {width} alternatives in each row")
     return rows
+
+
+def prompt_rows(message: PromptLogprobs) -> list[tuple[int, int, float, list[tuple[int, float]]]]:
+    """(request id, position, log-probability, alternatives by likelihood) of each entry. Raises FrameError."""
+    width = message.top_width
+    try:
+        ids = memoryview(message.request_ids).cast("q").tolist()
+        positions = memoryview(message.positions).cast("i").tolist()
+        logprobs = memoryview(message.logprobs).cast("f").tolist()
+        top_ids = memoryview(message.top_ids).cast("i").tolist()
+        top_logprobs = memoryview(message.top_logprobs).cast("f").tolist()
+    except TypeError as error:
+        raise FrameError(f"a prompt_logprobs message has broken columns: {error}") from error
+    n = len(ids)
+    if not n == len(positions) == len(logprobs) or not n * width == len(top_ids) == len(top_logprobs):
+        raise FrameError("a prompt_logprobs message has columns of different lengths")
+    pairs = list(zip(top_ids, top_logprobs, strict=True))
+    return [
+        (ids[i], positions[i], logprobs[i], [pair for pair in pairs[i * width : (i + 1) * width] if pair[0] >= 0])
+        for i in range(n)
+    ]
 
 
 def encode(message: FrontMessage | EngineMessage) -> bytes:

@@ -22,7 +22,7 @@ import numpy as np
 
 from octavo.config import EngineConfig
 from octavo.engine.params import OFFLINE_MAX_TOKENS, SamplingParams
-from octavo.engine.request import Request
+from octavo.engine.request import PromptLogprobs, Request
 from octavo.formats.resolve import resolve
 from octavo.outputs import ActiveRequest, RequestOutput
 from octavo.runtime.build import build_engine
@@ -114,8 +114,8 @@ class LLM:
         """
         tokens = self._conversation(prompt) if _is_conversation(prompt) else self._tokens(cast(Prompt, prompt))
         (own,) = self._params(params, 1)
-        if own.n != 1:
-            raise ValueError(f"a stream has one answer, but n is {own.n}; use generate")
+        if own.sequences != 1:
+            raise ValueError(f"a stream has one answer, but this asks for {own.sequences} sequences; use generate")
         active = self._add(tokens, own)
         choice = active.choices[0]
         try:
@@ -209,12 +209,20 @@ class LLM:
         if outputs is None:
             return
         self._failure = outputs.message or self._failure
+        if outputs.prompt is not None:
+            self._take_prompt(outputs.prompt)
         columns = (outputs.request_ids, outputs.choices, outputs.tokens, outputs.finish)
         rows = zip(*(column.tolist() for column in columns), strict=True)
         for row, (request_id, number, token, finish) in enumerate(rows):
             choice = self._active[request_id].push(number, token, finish, outputs, row)
             if choice.stopped_by_text:
                 self.engine.abort(request_id, choice.index)
+
+    def _take_prompt(self, found: PromptLogprobs) -> None:
+        columns = (found.request_ids, found.positions, found.logprobs, found.top_ids, found.top_logprobs)
+        for request_id, position, logprob, ids, values in zip(*(one.tolist() for one in columns), strict=True):
+            top = {token: value for token, value in zip(ids, values, strict=True) if token >= 0}
+            self._active[request_id].push_prompt(position, logprob, top)
 
     def _drop(self, active: ActiveRequest) -> None:
         if self._active.pop(active.request_id, None) is not None and active.open and self._engine is not None:
@@ -262,9 +270,12 @@ class _ProgressBar:
 
 
 def _limited(params: SamplingParams) -> SamplingParams:
-    if params.max_tokens is not None:
-        return params
-    return dataclasses.replace(params, max_tokens=max(OFFLINE_MAX_TOKENS, params.min_tokens))
+    """With an end, and with the log-probabilities that choosing the best answers needs."""
+    if params.max_tokens is None:
+        params = dataclasses.replace(params, max_tokens=max(OFFLINE_MAX_TOKENS, params.min_tokens))
+    if params.ranks_choices and params.logprobs is None:
+        params = dataclasses.replace(params, logprobs=0)
+    return params
 
 
 def _prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

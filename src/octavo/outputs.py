@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from octavo.engine.best import best
 from octavo.engine.params import SamplingParams
 from octavo.engine.request import Finish, StepOutputs
 from octavo.text.output import TextOutput
@@ -17,7 +18,7 @@ _REASONS = {_STOP: "stop", int(Finish.LENGTH): "length", int(Finish.ABORT): "abo
 
 @dataclass(slots=True)
 class TokenLogprob:
-    """One drawn token's log-probability and the likeliest alternatives by id."""
+    """One token's log-probability and the likeliest alternatives by id."""
 
     token_id: int
     logprob: float
@@ -26,22 +27,30 @@ class TokenLogprob:
 
 @dataclass(slots=True)
 class CompletionOutput:
-    """One of a request's `n` answers. finish_reason: stop, length, or error (the forward pass failed)."""
+    """One of a request's `n` answers. finish_reason: stop, length, or error (the forward pass failed).
+
+    cumulative_logprob: the sum over token_ids; None unless log-probabilities were asked for, or needed.
+    """
 
     index: int
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
     finish_reason: str | None = None
     logprobs: list[TokenLogprob] | None = None
+    cumulative_logprob: float | None = None
 
 
 @dataclass(slots=True)
 class RequestOutput:
-    """What one prompt brought. cached_tokens: prompt tokens whose K and V came from the prefix index."""
+    """What one prompt brought. cached_tokens: prompt tokens whose K and V came from the prefix index.
+
+    prompt_logprobs: one for each prompt token if asked for; None for the first, which nothing predicts.
+    """
 
     prompt_token_ids: list[int]
     outputs: list[CompletionOutput]
     cached_tokens: int = 0
+    prompt_logprobs: list[TokenLogprob | None] | None = None
 
 
 class GrowingChoice:
@@ -53,6 +62,7 @@ class GrowingChoice:
         self.text = ""
         self.finish_reason: str | None = None
         self.logprobs: list[TokenLogprob] | None = None if params.logprobs is None else []
+        self.logprob_sum = 0.0
         self.stopped_by_text = False
         self._output = output
         self._taken = 0
@@ -61,8 +71,10 @@ class GrowingChoice:
         if token >= 0:
             self.tokens.append(token)
             self.text += self._output.push(token, ends=finish == _STOP)
-            if self.logprobs is not None and logprob is not None and self._output.counts_last:
-                self.logprobs.append(logprob)
+            if logprob is not None:
+                self.logprob_sum += logprob.logprob
+                if self.logprobs is not None and self._output.counts_last:
+                    self.logprobs.append(logprob)
         if self._output.stopped:
             self.stopped_by_text = finish == _RUNNING
             self.finish_reason = "stop"
@@ -81,11 +93,17 @@ class ActiveRequest:
 
     def __init__(self, request_id: int, prompt: Sequence[int], params: SamplingParams, tokenizer: Tokenizer) -> None:
         self.request_id = request_id
-        self.open = params.n
+        self.open = params.sequences
         self.tokens = 0
-        self.choices = [GrowingChoice(index, params, TextOutput(tokenizer, params)) for index in range(params.n)]
+        self.choices = [
+            GrowingChoice(index, params, TextOutput(tokenizer, params)) for index in range(params.sequences)
+        ]
         self._prompt = list(prompt)
+        self._params = params
         self._asked_logprobs = params.logprobs
+        self._prompt_logprobs: list[TokenLogprob | None] | None = None
+        if params.prompt_logprobs is not None:
+            self._prompt_logprobs = [None] * len(self._prompt)
         self._cached_tokens = 0
 
     def push(self, number: int, token: int, finish: int, outputs: StepOutputs, row: int) -> GrowingChoice:
@@ -98,9 +116,23 @@ class ActiveRequest:
         self.open -= choice.finish_reason is not None
         return choice
 
+    def push_prompt(self, position: int, logprob: float, top: dict[int, float]) -> None:
+        """The log-probability of one prompt token."""
+        assert self._prompt_logprobs is not None
+        self._prompt_logprobs[position] = TokenLogprob(self._prompt[position], logprob, top)
+
     def output(self) -> RequestOutput:
-        answers = [CompletionOutput(c.index, c.text, c.tokens, c.finish_reason, c.logprobs) for c in self.choices]
-        return RequestOutput(self._prompt, answers, self._cached_tokens)
+        choices = self.choices
+        if self._params.ranks_choices:
+            choices = [choices[i] for i in best([(c.logprob_sum, len(c.tokens)) for c in choices], self._params.n)]
+        answers = [
+            CompletionOutput(index, c.text, c.tokens, c.finish_reason, c.logprobs, self._cumulative(c))
+            for index, c in enumerate(choices)
+        ]
+        return RequestOutput(self._prompt, answers, self._cached_tokens, self._prompt_logprobs)
+
+    def _cumulative(self, choice: GrowingChoice) -> float | None:
+        return None if self._asked_logprobs is None else choice.logprob_sum
 
     def _logprob(self, outputs: StepOutputs, row: int, token: int) -> TokenLogprob | None:
         asked = self._asked_logprobs

@@ -1,8 +1,9 @@
 """An engine process without a model: the real worker loop around sequences that say their own prompt again.
 
 Output token i of a sequence is prompt[i % P]: a test decides by its prompt what comes out. It ends with STOP at EOS or
-at one of stop_token_ids, and with LENGTH at max_tokens. Some seeds are hooks, applied when the sequence is about to get
-its token number `HOOK_AT` (or its first one).
+at one of stop_token_ids, and with LENGTH at max_tokens. Its log-probability is -0.5; with a temperature of 2 it is
+-(choice + 1) / 8 instead. That of prompt token p is -p / 64, and the alternatives to it are the ids after it. Some
+seeds are hooks, applied when the sequence is about to get its token number `HOOK_AT` (or its first one).
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ import signal
 import socket
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from octavo import ipc
 from octavo.config import EngineConfig
-from octavo.engine.request import Finish, Request, StepOutputs
+from octavo.engine.request import Finish, PromptLogprobs, Request, StepOutputs
 from octavo.runtime import worker
 
 HOOK_AT = 3
@@ -64,7 +65,7 @@ class FakeEngine:
         self._seen.add(key)
         self._counts["prompt"] += len(request.prompt)
         self._counts["cached"] += self._cached[request.request_id]
-        for choice in range(request.params.n):
+        for choice in range(request.params.sequences):
             self._waiting.append(Sequence(request, request.choice + choice))
 
     def abort(self, request_id: int, choice: int = -1) -> None:
@@ -80,12 +81,13 @@ class FakeEngine:
             self._running.append(self._waiting.pop(0))
         started = time.monotonic()
         time.sleep(self._options.step_ms / 1000)
+        prompt = self._prompt_logprobs()
         rows = [self._advance(sequence) for sequence in self._running]
         self._running = [s for s, row in zip(self._running, rows, strict=True) if row[1] == Finish.RUNNING]
         self._forward_s += time.monotonic() - started
         self._counts["steps"] += 1
         self._counts["generated"] += len(rows)
-        return self._outputs(rows)
+        return replace(self._outputs(rows), prompt=prompt)
 
     def _advance(self, sequence: Sequence) -> tuple[int, Finish, Sequence]:
         self._hook(sequence)
@@ -102,6 +104,27 @@ class FakeEngine:
         if full or len(output) == params.max_tokens:
             return token, Finish.LENGTH, sequence
         return token, Finish.RUNNING, sequence
+
+    def _prompt_logprobs(self) -> PromptLogprobs | None:
+        """Of requests whose first choice is about to draw its first token."""
+        asked = [
+            s for s in self._running if s.choice == 0 and not s.output and s.request.params.prompt_logprobs is not None
+        ]
+        if not asked:
+            return None
+        width = max(s.request.params.prompt_logprobs or 0 for s in asked)
+        ids = [
+            (s.request.request_id, p, int(s.request.prompt[p])) for s in asked for p in range(1, len(s.request.prompt))
+        ]
+        positions = np.array([p for _, p, _ in ids], np.int32)
+        tokens = np.array([token for _, _, token in ids], np.int32)
+        return PromptLogprobs(
+            request_ids=np.array([request_id for request_id, _, _ in ids], np.int64),
+            positions=positions,
+            logprobs=(-positions / 64).astype(np.float32),
+            top_ids=tokens[:, None] + np.arange(1, width + 1, dtype=np.int32),
+            top_logprobs=np.repeat((-positions / 64).astype(np.float32)[:, None] - 1, width, 1),
+        )
 
     def _hook(self, sequence: Sequence) -> None:
         seed, length = sequence.request.seed, len(sequence.output)
@@ -125,10 +148,14 @@ class FakeEngine:
             finish=np.array([finish for _, finish, _ in rows], np.uint8),
             cached_tokens=np.array([self._cached[s.request.request_id] for _, _, s in rows], np.int32),
             queued_s=np.full(len(rows), 0.25, np.float32),
-            logprobs=np.full(len(rows), -0.5, np.float32) if asked else None,
+            logprobs=np.array([self._logprob(s) for _, _, s in rows], np.float32) if asked else None,
             top_ids=np.repeat(tokens[:, None], width, 1) + np.arange(width, dtype=np.int32) if asked else None,
             top_logprobs=-0.5 - np.tile(np.arange(width, dtype=np.float32), (len(rows), 1)) if asked else None,
         )
+
+    @staticmethod
+    def _logprob(sequence: Sequence) -> float:
+        return -(sequence.choice + 1) / 8 if sequence.request.params.temperature == 2 else -0.5
 
     def ready(self, generation: int) -> ipc.Ready:
         return ipc.Ready(generation, self._max_model_len, 1 << 20, 1000, 8, 64, "fp_fake", {"backend": "fake"})

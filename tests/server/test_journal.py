@@ -15,7 +15,7 @@ from octavo.engine.request import Finish
 from octavo.server import journal as journal_module
 from octavo.server.errors import ApiError
 from octavo.server.journal import Entry, Journal
-from octavo.server.mailbox import Choice, Mailbox
+from octavo.server.mailbox import Choice, Mailbox, TokenLogprob
 from octavo.server.metrics import Metrics
 
 
@@ -48,17 +48,20 @@ class Setup:
         self.released += count
 
     def open(self, mailbox: Mailbox, n: int = 1, stop: int | None = None, **params: Any) -> Entry:
+        prompt = array("i", [1, 2, 3])
+        of_prompt = [TokenLogprob(token, None, []) for token in prompt] if "prompt_logprobs" in params else []
         entry = Entry(
-            prompt=array("i", [1, 2, 3]),
+            prompt=prompt,
             params=SamplingParams(n=n, **params),
             seed=7,
             priority=0,
             salt=(),
             generation=3,
             fingerprint="fp_x",
-            choices=[Choice(i, Letters(stop)) for i in range(n)],  # type: ignore[arg-type]
+            choices=[Choice(i, Letters(stop), prompt, of_prompt) for i in range(n)],  # type: ignore[arg-type]
             mailbox=mailbox,
             arrival_s=self.now_s,
+            prompt_logprobs=of_prompt,
         )
         self.journal.open(entry)
         return entry
@@ -247,3 +250,46 @@ def test_a_broken_message_is_found_before_it_does_harm(setup: Setup, broken: dic
     with pytest.raises(ipc.FrameError):
         setup.step((entry.request_id, 0, 1, RUNNING), **broken)
     assert entry.choices[0].tokens.tolist() == []
+
+
+def of_prompt(request_id: int, at: list[int], **more: Any) -> ipc.PromptLogprobs:
+    columns = {
+        "request_ids": array("q", [request_id] * len(at)).tobytes(),
+        "positions": array("i", at).tobytes(),
+        "logprobs": array("f", [-0.25 * position for position in at]).tobytes(),
+        "top_ids": array("i", [token for position in at for token in (position, -1)]).tobytes(),
+        "top_logprobs": array("f", [-0.25, 0.0] * len(at)).tobytes(),
+        "top_width": 2,
+    }
+    return ipc.PromptLogprobs(generation=3, **{**columns, **more})
+
+
+def test_log_probabilities_of_a_prompt_come_in_parts(setup: Setup) -> None:
+    entry = setup.open(Mailbox(streaming=False), prompt_logprobs=2)
+    other = setup.open(Mailbox(streaming=False))
+    for position in (1, 2):
+        setup.journal.apply_prompt(of_prompt(entry.request_id, [position]))
+    setup.journal.apply_prompt(of_prompt(99, [1]))  # gone meanwhile
+    wanted = [TokenLogprob(1, None, []), TokenLogprob(2, -0.25, [(1, -0.25)]), TokenLogprob(3, -0.5, [(2, -0.25)])]
+    assert entry.prompt_logprobs == entry.choices[0].prompt_logprobs == wanted
+    with pytest.raises(ipc.FrameError, match="asked for no log-probability"):
+        setup.journal.apply_prompt(of_prompt(other.request_id, [1]))
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"positions": array("i", [0]).tobytes()},
+        {"positions": array("i", [3]).tobytes()},
+        {"positions": b""},
+        {"logprobs": b"\0" * 3},
+        {"top_ids": b""},
+        {"top_width": 3},
+        {"top_width": -1},
+    ],
+)
+def test_a_broken_message_about_a_prompt(setup: Setup, broken: dict[str, Any]) -> None:
+    entry = setup.open(Mailbox(streaming=True), prompt_logprobs=2)
+    with pytest.raises(ipc.FrameError):
+        setup.journal.apply_prompt(of_prompt(entry.request_id, [1], **broken))
+    assert all(one.logprob is None for one in entry.prompt_logprobs)

@@ -29,8 +29,8 @@ def make_family(request: Request, config: SchedulerConfig, pool: PagePool, seria
             f"the prompt has {prompt_len} tokens; with a context of {longest + 1} it can have at most {longest}. "
             "Shorten it.",
         )
-    if len(request.output) and params.n != 1:
-        raise ValueError(f"a request with output so far must have n = 1, not {params.n}")
+    if len(request.output) and params.sequences != 1:
+        raise ValueError(f"a request with output so far must have n = 1, not {params.sequences}")
     limit = config.max_model_len
     if params.max_tokens is not None:
         limit = min(limit, prompt_len + params.max_tokens)
@@ -39,7 +39,7 @@ def make_family(request: Request, config: SchedulerConfig, pool: PagePool, seria
     family = Family()
     tokens = np.concatenate([request.prompt, request.output]).astype(np.int32, copy=False)
     salt, stop_ids = encode_salt(request.salt), frozenset(params.stop_token_ids)
-    for choice in range(request.choice, request.choice + params.n):
+    for choice in range(request.choice, request.choice + params.sequences):
         family.sequences[choice] = Sequence(
             request=request,
             choice=choice,

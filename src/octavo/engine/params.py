@@ -40,6 +40,7 @@ class SamplingParams:
     """
 
     n: int = 1
+    best_of: int | None = None
     max_tokens: int | None = None
     min_tokens: int = 0
     temperature: float = 1.0
@@ -66,6 +67,7 @@ class SamplingParams:
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
 
     def __post_init__(self) -> None:
         self._take_lists()
@@ -73,8 +75,19 @@ class SamplingParams:
         self._check_sampling()
         self._check_repetition()
         self._check_ends()
-        if self.logprobs is not None:
-            integer("logprobs", self.logprobs, 0, MAX_LOGPROBS)
+        for name in ("logprobs", "prompt_logprobs"):
+            if getattr(self, name) is not None:
+                integer(name, getattr(self, name), 0, MAX_LOGPROBS)
+
+    @property
+    def sequences(self) -> int:
+        """How many sequences the engine runs for it."""
+        return self.n if self.best_of is None else self.best_of
+
+    @property
+    def ranks_choices(self) -> bool:
+        """More is generated than returned: of `best_of` choices the `n` with the highest mean log-probability."""
+        return self.sequences > self.n
 
     def validate(self, vocab_size: int) -> SamplingParams:
         """Return self, or raise ParamError for a token id that the vocabulary doesn't have."""
@@ -100,6 +113,8 @@ class SamplingParams:
 
     def _check_length(self) -> None:
         integer("n", self.n, 1, MAX_N)
+        if self.best_of is not None:
+            integer("best_of", self.best_of, self.n, MAX_N)
         if self.max_tokens is not None:
             integer("max_tokens", self.max_tokens, 1, _LARGE)
         integer("min_tokens", self.min_tokens, 0, _LARGE)

@@ -27,7 +27,7 @@ class Finish(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One client request: `params.n` sequences over one prompt.
+    """One client request: `params.sequences` sequences over one prompt.
 
     request_id: unique among live requests; chosen by the caller.
     prompt: int32 [P], P >= 1, every id inside the vocabulary (the caller has checked).
@@ -51,6 +51,21 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptLogprobs:
+    """Log-probabilities of prompt tokens, in columns: entry i is one token of one request's prompt.
+
+    request_ids int64 [M]; positions int32 [M], of the token described, at least 1 (nothing predicts the first one);
+    logprobs float32 [M]; top_ids int32 and top_logprobs float32 [M, L], unused entries -1 / 0.
+    """
+
+    request_ids: npt.NDArray[np.int64]
+    positions: npt.NDArray[np.int32]
+    logprobs: npt.NDArray[np.float32]
+    top_ids: npt.NDArray[np.int32]
+    top_logprobs: npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
 class StepOutputs:
     """What one step brought, in columns: entry i is one token of one sequence.
 
@@ -59,6 +74,8 @@ class StepOutputs:
     queued_s float32 [N]: seconds from the request's arrival to its first admission;
     logprobs float32 [N] and top_ids/top_logprobs [N, L] only when some sequence asked (rows of others hold -1 / 0);
     message: one sentence on why the step failed, for those with Finish.ERROR.
+    prompt: of the requests that asked for `prompt_logprobs`; those of a request come in order, all before its first
+    token or with it. After an engine restart they come again.
     """
 
     request_ids: npt.NDArray[np.int64]
@@ -71,6 +88,11 @@ class StepOutputs:
     top_ids: npt.NDArray[np.int32] | None = None
     top_logprobs: npt.NDArray[np.float32] | None = None
     message: str = ""
+    prompt: PromptLogprobs | None = None
+
+    @property
+    def empty(self) -> bool:
+        return not len(self.tokens) and self.prompt is None
 
     def followed_by(self, more: StepOutputs) -> StepOutputs:
         """These entries, then `more`'s, which have no log-probabilities and may have a message."""
@@ -92,4 +114,5 @@ class StepOutputs:
             top_ids=padded(self.top_ids, -1),
             top_logprobs=padded(self.top_logprobs, 0),
             message=more.message or self.message,
+            prompt=self.prompt,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections import deque
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,13 +15,13 @@ from octavo.engine.intake import make_family
 from octavo.engine.pages import MemoryReport, PagePool
 from octavo.engine.policies import make_queue
 from octavo.engine.prefix import PrefixIndex, keyed_hash
-from octavo.engine.request import Finish, Request, StepOutputs
+from octavo.engine.request import Finish, PromptLogprobs, Request, StepOutputs
 from octavo.engine.scheduler_config import SchedulerConfig
 from octavo.engine.sequence import NO_SLOT, Family, Sequence
 from octavo.engine.sharing import PrefixSharing
 from octavo.engine.slots import Index, SlotTable
 from octavo.engine.stats import Counters, EngineStats, Occupancy
-from octavo.engine.step import Step, StepResult
+from octavo.engine.step import PromptScores, Step, StepResult
 from octavo.engine.step_builder import Flight, StepBuilder
 
 __all__ = ["Scheduler", "SchedulerConfig"]
@@ -234,6 +235,8 @@ class Scheduler:
                 flight, result = flight.only(alive), result.only(alive[step.sample])
         self._computed(flight)
         outputs = self._outputs(flight, result)
+        if result.prompt is not None:
+            outputs = replace(outputs, prompt=self._prompt_logprobs(flight, result.prompt))
         for at in outputs.finish.nonzero()[0].tolist():
             self._end(slots.at(int(flight.sampled[at])))
         self._counters.generated_tokens += len(outputs.tokens)
@@ -286,7 +289,11 @@ class Scheduler:
             for slot, count in zip(step.slots[filled].tolist(), after[filled].tolist(), strict=True):
                 self._sharing.computed(slots.at(slot), slots.tokens[slot], count)
         for slot in step.slots[flight.num_decodes :].tolist():
-            self._admission.release_followers(slots.at(slot))
+            sequence = slots.at(slot)
+            if sequence.scores_prompt:
+                family = sequence.family
+                family.scored = max(family.scored, min(int(slots.computed[slot]), sequence.prompt_len - 1))
+            self._admission.release_followers(sequence)
 
     def _outputs(self, flight: Flight, result: StepResult) -> StepOutputs:
         """Append the drawn tokens to their sequences."""
@@ -302,6 +309,19 @@ class Scheduler:
             logprobs=None if result.logprobs is None else result.logprobs[:, 0],
             top_ids=None if result.top_ids is None else result.top_ids[:, 0],
             top_logprobs=None if result.top_logprobs is None else result.top_logprobs[:, 0],
+        )
+
+    def _prompt_logprobs(self, flight: Flight, found: PromptScores) -> PromptLogprobs | None:
+        """Those of sequences that are still there."""
+        alive = np.isin(found.slots, flight.step.slots)
+        if not alive.any():
+            return None
+        return PromptLogprobs(
+            request_ids=self._slots.request_id[found.slots[alive]],
+            positions=found.positions[alive],
+            logprobs=found.logprobs[alive],
+            top_ids=found.top_ids[alive],
+            top_logprobs=found.top_logprobs[alive],
         )
 
     # What it holds

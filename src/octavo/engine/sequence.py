@@ -20,11 +20,13 @@ class Family:
 
     followers: those that wait until another one, the leader, has computed the prompt up to its last token.
     counted: the request's prompt is in the statistics.
+    scored: where `prompt_logprobs` is asked for, the first so many positions have told theirs.
     """
 
     sequences: dict[int, Sequence] = field(default_factory=dict)
     followers: list[Sequence] = field(default_factory=list)
     counted: bool = False
+    scored: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -74,3 +76,15 @@ class Sequence:
     def stoppable(self) -> bool:
         """A token may end it, not only its length."""
         return bool(self.stop_ids) or not self.request.params.ignore_eos
+
+    @property
+    def scores_prompt(self) -> bool:
+        """Log-probabilities of its prompt are asked for."""
+        return self.request.params.prompt_logprobs is not None
+
+    @property
+    def shareable_tokens(self) -> int:
+        """So many leading tokens need not be computed if their K and V are known: not the last one, and none whose
+        logits somebody waits for."""
+        known = len(self.tokens) - 1
+        return min(known, self.family.scored) if self.scores_prompt else known

@@ -117,7 +117,7 @@ class PrefixSharing:
         sequence.indexed, sequence.tip, sequence.announced = 0, None, 0
 
     def _shareable(self, sequence: Sequence) -> int:
-        return (len(sequence.tokens) - 1) // self._pool.page_size
+        return sequence.shareable_tokens // self._pool.page_size
 
     def _announce(self, sequence: Sequence) -> None:
         sequence.announced = len(sequence.tokens) // self._pool.page_size

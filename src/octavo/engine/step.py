@@ -22,6 +22,7 @@ class SequenceStart:
     pages: int32 [b]; the block table's head: pages that already hold K and V (prefix hits, forks). A partly filled
         last one is shared until the step's `copies` replaces it.
     seed, choice: key of the sequence's random numbers.
+    score_from: from this position on, each prompt token's log-probability is asked for by the row before it; -1: none.
     """
 
     slot: int
@@ -31,6 +32,7 @@ class SequenceStart:
     params: SamplingParams
     seed: int
     choice: int
+    score_from: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,21 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptScores:
+    """Log-probabilities of prompt tokens that a step found; see request.PromptLogprobs.
+
+    slots int32 [M], of their sequences; positions int32 [M]; logprobs float32 [M]; top_ids int32 and top_logprobs
+    float32 [M, L].
+    """
+
+    slots: Ints
+    positions: Ints
+    logprobs: npt.NDArray[np.float32]
+    top_ids: Ints
+    top_logprobs: npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
 class StepResult:
     """What the executor computed.
 
@@ -73,6 +90,7 @@ class StepResult:
     outputs: named extra rows, for tests and embeddings ("logits": float32 [R, vocab]).
     refused: slot -> why the sampler did not take the sequence that starts there. Its rows were computed all the same,
         and mean nothing.
+    prompt: what was asked for by SequenceStart.score_from and computed in this step.
     """
 
     step_id: int
@@ -85,9 +103,10 @@ class StepResult:
     top_logprobs: npt.NDArray[np.float32] | None = None
     outputs: dict[str, npt.NDArray[np.float32]] | None = None
     refused: dict[int, str] = field(default_factory=dict)
+    prompt: PromptScores | None = None
 
     def only(self, rows: npt.NDArray[np.bool_]) -> StepResult:
-        """The result without the rows, bool [R], that are False; named outputs stay whole."""
+        """The result without the rows, bool [R], that are False; named outputs and `prompt` stay whole."""
         logprobs, top_ids, top_logprobs = self.logprobs, self.top_ids, self.top_logprobs
         return replace(
             self,

@@ -107,6 +107,7 @@ class StepBuilder:
                 params=sequence.request.params,
                 seed=sequence.request.seed,
                 choice=sequence.choice,
+                score_from=sequence.family.scored if sequence.scores_prompt else -1,
             )
         )
 

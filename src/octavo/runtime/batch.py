@@ -29,9 +29,13 @@ class BatchArrays:
             output_targets=np.full(max(tokens, seqs), -1, np.int32),
         )
 
-    def fill(self, step: Step, token_rows: Ints, block_rows: Ints, block_counts: Ints) -> Batch:
-        """The batch of `step`. token_rows int32 [slots, max_model_len + 1], block_rows int32 [slots, max_blocks] and
-        block_counts int32 [slots] are the executor's state after the step's changes."""
+    def fill(self, step: Step, token_rows: Ints, block_rows: Ints, block_counts: Ints, scored: Ints) -> Batch:
+        """The batch of `step`. token_rows int32 [slots, max_model_len + 1], block_rows int32 [slots, max_blocks],
+        block_counts int32 [slots] and scored int32 [slots, 2] are the executor's state after the step's changes.
+
+        Rows that tokens are drawn from come first, then those of positions scored[slot, 0] .. scored[slot, 1] - 1:
+        they report the token after them.
+        """
         batch, slots, total = self._batch, step.slots, step.num_tokens_total
         seqs = len(slots)
         batch.num_tokens, batch.num_seqs = total, seqs
@@ -54,4 +58,19 @@ class BatchArrays:
         batch.num_outputs = outputs = len(sampled)
         batch.output_rows[:outputs] = batch.query_start[sampled + 1] - 1
         batch.output_slots[:outputs] = slots[sampled]
+        batch.output_targets[:outputs] = -1
+        first = np.maximum(step.num_computed, scored[slots, 0])
+        last = np.minimum(batch.context_len[:seqs], scored[slots, 1])
+        for row in (first < last).nonzero()[0].tolist():
+            self._score(row, int(slots[row]), int(first[row]), int(last[row]), token_rows)
         return batch
+
+    def _score(self, sequence: int, slot: int, first: int, last: int, token_rows: Ints) -> None:
+        """Ask the rows of positions first .. last - 1 of a sequence for the log-probability of the token after them."""
+        batch = self._batch
+        at = slice(batch.num_outputs, batch.num_outputs + last - first)
+        begin = int(batch.query_start[sequence + 1]) - int(batch.context_len[sequence])  # row of position 0
+        batch.output_rows[at] = self._counting[: last - first] + (begin + first)
+        batch.output_slots[at] = slot
+        batch.output_targets[at] = token_rows[slot, first + 1 : last + 1]
+        batch.num_outputs += last - first

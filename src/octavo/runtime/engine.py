@@ -48,7 +48,7 @@ class Engine:
         self._account()
 
     def step(self) -> StepOutputs | None:
-        """One forward pass; None when there was nothing to run or it brought nobody a token.
+        """One forward pass; None when there was nothing to run or it brought nobody anything.
 
         A pass that fails ends the sequences it carried with Finish.ERROR; the others go on. The outputs' message says
         why, and the traceback is on standard error.
@@ -70,7 +70,7 @@ class Engine:
         else:
             outputs = self.scheduler.apply(step, result, time.monotonic())
         self._account()
-        return outputs if len(outputs.tokens) else None
+        return None if outputs.empty else outputs
 
     def stats(self, generation: int = 0) -> ipc.Stats:
         """Gauges of this moment and totals since start."""

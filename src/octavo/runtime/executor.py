@@ -6,13 +6,13 @@ import sys
 import time
 import traceback
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from octavo.backends.ops import Dry, Ints, OpTime, Plan, PlanLimits, Sampled, SlotParams
+from octavo.backends.ops import Batch, Dry, Ints, OpTime, Plan, PlanLimits, Sampled, SlotParams
 from octavo.engine.params import ParamError, SamplingParams, Word
-from octavo.engine.step import SequenceStart, Step, StepResult
+from octavo.engine.step import PromptScores, SequenceStart, Step, StepResult
 from octavo.runtime.batch import BatchArrays
 
 
@@ -55,6 +55,7 @@ class Executor:
         self._token_counts = np.zeros(limits.max_seqs, np.int32)
         self._block_rows = np.zeros((limits.max_seqs, limits.max_blocks), np.int32)
         self._block_counts = np.zeros(limits.max_seqs, np.int32)
+        self._scored = np.zeros((limits.max_seqs, 2), np.int32)  # positions that report the token after them: from, to
         self._ones = np.ones(limits.max_seqs, np.int32)
         self._ones.flags.writeable = False
 
@@ -66,19 +67,22 @@ class Executor:
         began = time.perf_counter()
         try:
             refused = self._apply_changes(step)
-            batch = self._arrays.fill(step, self._token_rows, self._block_rows, self._block_counts)
+            batch = self._arrays.fill(step, self._token_rows, self._block_rows, self._block_counts, self._scored)
             batch.capture_logits = self.capture_logits
             forward = time.perf_counter()
             sampled = self._plan.run(batch)
             forward_s = time.perf_counter() - forward
         except Exception as error:
             raise StepError(f"step {step.step_id} failed: {type(error).__name__}: {error}") from error
-        slots = batch.output_slots[: batch.num_outputs]
+        draws = int(np.count_nonzero(step.sample))
+        slots = batch.output_slots[:draws]
         at = self._token_counts[slots]
-        self._token_rows[slots, at] = sampled.tokens
+        self._token_rows[slots, at] = sampled.tokens[:draws]
         self._token_counts[slots] = at + 1
-        counts = self._ones[: batch.num_outputs]
-        return StepHandle(_result(step, sampled, counts, refused, forward_s, time.perf_counter() - began))
+        result = _result(step, sampled, self._ones[:draws], refused, forward_s, time.perf_counter() - began)
+        if draws < batch.num_outputs:
+            result = replace(result, prompt=_prompt_scores(batch, sampled, draws))
+        return StepHandle(result)
 
     def set_profiling(self, on: bool) -> None:
         """See ops.Plan."""
@@ -113,6 +117,7 @@ class Executor:
     def _start_nothing(self, start: SequenceStart) -> None:
         """The slot's rows go through this step as something harmless: whatever was wrong may be in its tokens."""
         self._token_rows[start.slot, : len(start.tokens)] = 0
+        self._scored[start.slot] = 0
         self._plan.set_slot(start.slot, SlotParams(seed=0, temperature=0.0), np.zeros(1, np.int32), 1)
 
     def _start(self, start: SequenceStart) -> None:
@@ -121,6 +126,7 @@ class Executor:
         self._token_counts[slot] = len(tokens)
         self._block_rows[slot, : len(pages)] = pages
         self._block_counts[slot] = len(pages)
+        self._scored[slot] = (start.score_from, start.prompt_len - 1) if start.score_from >= 0 else (0, 0)
         params = slot_params(start.params, start.seed, start.choice, self._eos_ids, self._processed_logprobs)
         self._plan.set_slot(slot, params, tokens, start.prompt_len)
 
@@ -153,6 +159,7 @@ def slot_params(
         xtc_probability=params.xtc_probability,
         xtc_threshold=params.xtc_threshold,
         processed_logprobs=processed_logprobs,
+        prompt_logprobs=-1 if params.prompt_logprobs is None else params.prompt_logprobs,
     )
 
 
@@ -178,17 +185,33 @@ def _ids(name: str, words: tuple[Word, ...]) -> tuple[tuple[int, ...], ...]:
 def _result(
     step: Step, sampled: Sampled, counts: Ints, refused: dict[int, str], forward_s: float, total_s: float
 ) -> StepResult:
-    """Copies, because a plan's arrays are valid only until its next run."""
+    """Copies, because a plan's arrays are valid only until its next run; of the rows that were drawn from."""
+    draws = len(counts)
     top_ids, top_logprobs = sampled.top_ids, sampled.top_logprobs
     return StepResult(
         step_id=step.step_id,
-        tokens=sampled.tokens.reshape(-1, 1).copy(),
+        tokens=sampled.tokens[:draws].reshape(-1, 1).copy(),
         counts=counts,
         forward_s=forward_s,
         total_s=total_s,
-        logprobs=None if sampled.logprobs is None else sampled.logprobs.reshape(-1, 1).copy(),
-        top_ids=None if top_ids is None else top_ids[:, None, :].copy(),
-        top_logprobs=None if top_logprobs is None else top_logprobs[:, None, :].copy(),
-        outputs=None if sampled.logits is None else {"logits": sampled.logits.copy()},
+        logprobs=None if sampled.logprobs is None else sampled.logprobs[:draws].reshape(-1, 1).copy(),
+        top_ids=None if top_ids is None else top_ids[:draws, None, :].copy(),
+        top_logprobs=None if top_logprobs is None else top_logprobs[:draws, None, :].copy(),
+        outputs=None if sampled.logits is None else {"logits": sampled.logits[:draws].copy()},
         refused=refused,
+    )
+
+
+def _prompt_scores(batch: Batch, sampled: Sampled, draws: int) -> PromptScores:
+    """Of the rows behind those that were drawn from; copies."""
+    assert sampled.logprobs is not None
+    assert sampled.top_ids is not None
+    assert sampled.top_logprobs is not None
+    rows = slice(draws, batch.num_outputs)
+    return PromptScores(
+        slots=batch.output_slots[rows].copy(),
+        positions=batch.positions[0, batch.output_rows[rows]] + 1,
+        logprobs=sampled.logprobs[rows].copy(),
+        top_ids=sampled.top_ids[rows].copy(),
+        top_logprobs=sampled.top_logprobs[rows].copy(),
     )

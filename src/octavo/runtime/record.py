@@ -109,7 +109,7 @@ class RecordingScheduler:
     def add(self, request: Request) -> None:
         self.inner.add(request)
         params = request.params
-        choices = range(request.choice, request.choice + params.n)
+        choices = range(request.choice, request.choice + params.sequences)
         marks = self._marks.start(request.request_id, choices, request.prompt.tolist() + request.output.tolist())
         self._choices[request.request_id] = set(choices)
         self._write(
@@ -120,10 +120,11 @@ class RecordingScheduler:
                 "output": marks[len(request.prompt) :],
                 "max_tokens": params.max_tokens,
                 "min_tokens": params.min_tokens,
-                "n": params.n,
+                "n": params.sequences,
                 "choice": request.choice,
                 "priority": request.priority,
                 "salt": [[kind, self._hidden(value)] for kind, value in request.salt],
+                **({} if params.prompt_logprobs is None else {"scores_prompt": True}),
             }
         )
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from octavo import ipc
 from octavo.config import EngineConfig
-from octavo.engine.request import Finish, Request, StepOutputs
+from octavo.engine.request import Finish, PromptLogprobs, Request, StepOutputs
 from octavo.process import settle
 
 STATS_INTERVAL_S = 0.25
@@ -50,7 +50,7 @@ class Engine(Protocol):
     def abort(self, request_id: int, choice: int = -1) -> None: ...
 
     def step(self) -> StepOutputs | None:
-        """One forward pass; None when it brought nobody a token."""
+        """One forward pass; None when it brought nobody anything."""
 
     def ready(self, generation: int) -> ipc.Ready: ...
 
@@ -128,7 +128,9 @@ class Loop:
             self._busy = engine.busy
             if self._busy:
                 outputs = engine.step()
-                if outputs is not None:
+                if outputs is not None and outputs.prompt is not None:
+                    channel.send(prompt_message(outputs.prompt, channel.generation))
+                if outputs is not None and len(outputs.tokens):
                     channel.send(tokens_message(outputs, channel.generation, self._turns))
                 self._busy = engine.busy
             self._turns += 1
@@ -195,9 +197,22 @@ def tokens_message(outputs: StepOutputs, generation: int, step_id: int) -> ipc.T
     )
 
 
+def prompt_message(found: PromptLogprobs, generation: int) -> ipc.PromptLogprobs:
+    """The columns of `found` as little-endian bytes."""
+    return ipc.PromptLogprobs(
+        generation=generation,
+        request_ids=found.request_ids.astype("<i8", copy=False).tobytes(),
+        positions=found.positions.astype("<i4", copy=False).tobytes(),
+        logprobs=found.logprobs.astype("<f4", copy=False).tobytes(),
+        top_ids=found.top_ids.astype("<i4", copy=False).tobytes(),
+        top_logprobs=found.top_logprobs.astype("<f4", copy=False).tobytes(),
+        top_width=found.top_ids.shape[1],
+    )
+
+
 def refusal(message: ipc.Submit, generation: int, reason: str) -> ipc.Tokens:
     """All choices of a request end with Finish.ERROR, without a token."""
-    n = message.params.n
+    n = message.params.sequences
     return ipc.Tokens(
         generation=generation,
         step_id=-1,

@@ -9,6 +9,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from octavo.engine.best import best
 from octavo.engine.params import SamplingParams
 from octavo.server.admission import Seats
 from octavo.server.answers import DONE, Answer
@@ -16,7 +17,7 @@ from octavo.server.errors import ApiError
 from octavo.server.exchange import Exchange
 from octavo.server.front import Front
 from octavo.server.journal import Entry, Salt
-from octavo.server.mailbox import Choice, Mailbox
+from octavo.server.mailbox import Choice, Echo, Mailbox, TokenLogprob
 from octavo.server.prompts import room_for
 from octavo.server.protocol import GenerationRequest, PromptTokensDetails, Usage
 
@@ -25,13 +26,20 @@ log = logging.getLogger("octavo.server")
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What is asked of the engine: one request for each prompt. `param` names the field that errors blame."""
+    """What is asked of the engine: one request for each prompt. `param` names the field that errors blame.
+
+    echo: the prompts' texts, where they are part of the answers, with `echo_logprobs` alternatives for each token
+    (None: no log-probabilities). echo_alone: and nothing else is.
+    """
 
     prompts: Sequence[array[int]]
     params: SamplingParams
     priority: int
     salt: Salt
     param: str
+    echo: Sequence[str] | None = None
+    echo_logprobs: int | None = None
+    echo_alone: bool = False
 
 
 def salt_of(exchange: Exchange, request: GenerationRequest) -> Salt:
@@ -68,7 +76,7 @@ async def answer(
             await _stream(exchange, mailbox, entries, shown, with_usage)
         else:
             await mailbox.take()
-            choices = [choice for entry in entries for choice in entry.choices]
+            choices = [choice for entry in entries for choice in _returned(entry)]
             await exchange.respond(200, shown.whole(choices, usage_of(entries)))
     finally:
         for entry in entries:
@@ -114,7 +122,8 @@ def _entries(front: Front, work: Work, mailbox: Mailbox, arrival_s: float) -> li
         asked = work.params
         room = room_for(len(prompt), asked.max_tokens, ready.max_model_len, strict, work.param)
         params = dataclasses.replace(asked, max_tokens=room, min_tokens=min(asked.min_tokens, room))
-        first = len(entries) * params.n
+        first, index = len(entries) * params.n, len(entries)
+        of_prompt = [] if params.prompt_logprobs is None else [TokenLogprob(token, None, []) for token in prompt]
         entries.append(
             Entry(
                 prompt=prompt,
@@ -124,12 +133,35 @@ def _entries(front: Front, work: Work, mailbox: Mailbox, arrival_s: float) -> li
                 salt=work.salt,
                 generation=ready.generation,
                 fingerprint=ready.fingerprint,
-                choices=[Choice(first + i, front.text.output(params)) for i in range(params.n)],
+                choices=[
+                    Choice(first + i, front.text.output(params), prompt, of_prompt, _echo(work, index, of_prompt))
+                    for i in range(params.sequences)
+                ],
                 mailbox=mailbox,
                 arrival_s=arrival_s,
+                prompt_logprobs=of_prompt,
             )
         )
     return entries
+
+
+def _echo(work: Work, index: int, of_prompt: list[TokenLogprob]) -> Echo | None:
+    if work.echo is None:
+        return None
+    top = work.echo_logprobs
+    return Echo(work.echo[index], [] if top is None else of_prompt, top or 0, work.echo_alone)
+
+
+def _returned(entry: Entry) -> list[Choice]:
+    """The choices that the client gets."""
+    if not entry.params.ranks_choices:
+        return entry.choices
+    first = entry.choices[0].index
+    ranked = best([(choice.logprob_sum, len(choice.tokens)) for choice in entry.choices], entry.params.n)
+    chosen = [entry.choices[index] for index in ranked]
+    for index, choice in enumerate(chosen, start=first):
+        choice.index = index
+    return chosen
 
 
 def _note(entries: Sequence[Entry]) -> str:

@@ -30,8 +30,9 @@ MAX_UNTAKEN_TOKENS = 1 << 14
 class Entry:
     """A live request: what an engine would need to go on with it from where its client is.
 
-    generation, fingerprint: of the engine that has it. cached_tokens: of the prompt, as the engine found it. queued_s:
-    how long the engine let it wait. request_id and what follows are the journal's to fill.
+    generation, fingerprint: of the engine that has it. prompt_logprobs: as the engine finds them, by position; empty
+    unless asked for. cached_tokens: of the prompt, as the engine found it. queued_s: how long the engine let it wait.
+    request_id and what follows are the journal's to fill.
     """
 
     prompt: array[int]
@@ -44,6 +45,7 @@ class Entry:
     choices: list[Choice]
     mailbox: Mailbox
     arrival_s: float
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
     request_id: int = 0
     open_choices: int = 0
     cached_tokens: int = 0
@@ -120,6 +122,16 @@ class Journal:
                 if choice.finish_reason is not None:
                     self._choice_ended(entry, number, told=finish != RUNNING, now_s=now_s)
                 entry.mailbox.add(choice)
+
+    def apply_prompt(self, message: ipc.PromptLogprobs) -> None:
+        """Log-probabilities of prompts, which come before the first token. Raises ipc.FrameError for a broken one."""
+        for request_id, position, logprob, top in ipc.prompt_rows(message):
+            entry = self.entries.get(request_id)
+            if entry is None:
+                continue
+            if not 0 < position < len(entry.prompt_logprobs):
+                raise ipc.FrameError(f"request {request_id} asked for no log-probability of prompt token {position}")
+            entry.prompt_logprobs[position] = TokenLogprob(entry.prompt[position], logprob, top)
 
     def _push(self, entry: Entry, choice: Choice, message: ipc.Tokens, row: int, token: int, finish: int) -> bool:
         """Returns whether there is something for the client. `token` -1: the sequence has ended without another one."""

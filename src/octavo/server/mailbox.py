@@ -19,11 +19,28 @@ REASONS = {STOP: "stop", LENGTH: "length"}
 
 @dataclass(slots=True)
 class TokenLogprob:
-    """One generated token's log-probability and the likeliest alternatives, (token id, logprob) each."""
+    """One token's log-probability and the likeliest alternatives, (token id, logprob) each.
+
+    logprob None: of a prompt's first token, which nothing predicts.
+    """
 
     token: int
-    logprob: float
+    logprob: float | None
     top: list[tuple[int, float]]
+
+
+@dataclass(slots=True)
+class Echo:
+    """A prompt that is part of the answer: its text, and its tokens' log-probabilities, empty unless asked for, with
+    `top` alternatives each.
+
+    alone: nothing but the prompt was asked for; tokens that come are not the client's.
+    """
+
+    text: str
+    logprobs: list[TokenLogprob]
+    top: int
+    alone: bool
 
 
 class Mailbox:
@@ -77,39 +94,50 @@ class Choice:
     """One sequence of a request: its tokens, and the text that its handler has not taken yet.
 
     index: its place in the response. finish_reason: "stop" or "length" once it has ended. last_s: when its last token
-    came. untaken_tokens: since the handler took its text last.
+    came. untaken_tokens: since the handler took its text last. logprob_sum: over its tokens, if the engine reports
+    them. prompt, prompt_logprobs: those of its request.
     """
 
     __slots__ = (
-        "_logprobs",
-        "_output",
-        "_text",
-        "finish_reason",
-        "has_news",
-        "index",
-        "last_s",
-        "tokens",
-        "untaken_tokens",
+        *("_echo", "_ids_taken", "_logprobs", "_output", "_text", "finish_reason", "has_news", "index", "last_s"),
+        *("logprob_sum", "prompt", "prompt_logprobs", "tokens", "untaken_tokens"),
     )
 
-    def __init__(self, index: int, output: TextOutput) -> None:
+    def __init__(
+        self,
+        index: int,
+        output: TextOutput,
+        prompt: array[int],
+        prompt_logprobs: list[TokenLogprob],
+        echo: Echo | None = None,
+    ) -> None:
         self.index = index
         self.tokens = array("i")
         self.finish_reason: str | None = None
         self.has_news = False
         self.last_s = 0.0
         self.untaken_tokens = 0
+        self.logprob_sum = 0.0
+        self.prompt = prompt
+        self.prompt_logprobs = prompt_logprobs
         self._output = output
-        self._text = ""
+        self._echo = echo
+        self._text = echo.text if echo else ""
         self._logprobs: list[TokenLogprob] = []
+        self._ids_taken = 0
 
     def push(self, token: int, finish: int, logprob: TokenLogprob | None) -> bool:
         """One more token. Returns whether there is something for the client."""
+        if self._echo is not None and self._echo.alone:
+            self.finish_reason = "length"
+            return True
         self.tokens.append(token)
         self.untaken_tokens += 1
         text = self._output.push(token, ends=finish == STOP)
-        if logprob is not None and self._output.counts_last:
-            self._logprobs.append(logprob)
+        if logprob is not None:
+            self.logprob_sum += logprob.logprob or 0.0
+            if self._output.counts_last:
+                self._logprobs.append(logprob)
         if text:
             self._text += text
         if self._output.stopped:
@@ -128,4 +156,12 @@ class Choice:
         text, self._text = self._text, ""
         logprobs, self._logprobs = self._logprobs, []
         self.untaken_tokens = 0
+        if self._echo is not None:
+            echo, self._echo = self._echo, None
+            logprobs = [TokenLogprob(one.token, one.logprob, one.top[: echo.top]) for one in echo.logprobs] + logprobs
         return text, logprobs
+
+    def take_ids(self) -> list[int]:
+        """Token ids since the last call."""
+        taken, self._ids_taken = self._ids_taken, len(self.tokens)
+        return self.tokens[taken:].tolist()

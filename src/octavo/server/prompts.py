@@ -7,15 +7,45 @@ from __future__ import annotations
 
 import re
 from array import array
+from dataclasses import dataclass
 
 import msgspec
 
+from octavo.engine.params import SamplingParams
 from octavo.server.decoding import decode_field
 from octavo.server.errors import ApiError, bad_request, context_length_exceeded
+from octavo.server.protocol import GenerationRequest
 
 Prompt = str | list[int]
 
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class PromptCut:
+    """How long prompts may be. most_tokens: of what is read. keep: of what is left of it, from the end; None: all."""
+
+    most_tokens: int
+    keep: int | None = None
+
+    @classmethod
+    def of(
+        cls, request: GenerationRequest, params: SamplingParams, max_model_len: int, max_body_bytes: int
+    ) -> PromptCut:
+        """What truncate_prompt_tokens says; -1 leaves room for max_tokens, or for one token if that is not given."""
+        keep = request.truncate_prompt_tokens
+        if keep is None:
+            return cls(max_model_len)
+        if keep == -1:
+            keep = max(1, max_model_len - (1 if request.max_tokens is None else params.max_tokens or 1))
+        return cls(max_body_bytes, keep)  # a body has no more tokens than bytes
+
+    @property
+    def cuts(self) -> bool:
+        return self.keep is not None
+
+    def cut(self, ids: list[int]) -> list[int]:
+        return ids if self.keep is None else ids[-self.keep :]
 
 
 def parse_prompts(raw: msgspec.Raw, max_prompts: int, max_model_len: int) -> list[Prompt]:
@@ -39,13 +69,14 @@ def parse_prompts(raw: msgspec.Raw, max_prompts: int, max_model_len: int) -> lis
     )
 
 
-def check_count(prompts: int, n: int, limit: int) -> None:
+def check_count(prompts: int, params: SamplingParams, limit: int) -> None:
     """Raise ApiError 400 when a request asks for more than `limit` sequences."""
-    if prompts * n > limit:
+    each, name = params.sequences, "best_of" if params.ranks_choices else "n"
+    if prompts * each > limit:
         raise bad_request(
-            f"{prompts} prompts times n = {n} are {prompts * n} sequences; one request may ask for {limit} "
+            f"{prompts} prompts times {name} = {each} are {prompts * each} sequences; one request may ask for {limit} "
             "(--max-prompts).",
-            "n" if n > 1 else "prompt",
+            name if each > 1 else "prompt",
             "too_many_sequences",
         )
 

@@ -22,13 +22,10 @@ _NOT_YET = "It is not supported yet."
 
 #: field -> (values that mean the same as leaving it out, why others are refused)
 REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
-    "best_of": ((1,), _BEAMS),
     "use_beam_search": ((False,), _BEAMS),
     "length_penalty": ((1, 1.0), _BEAMS),
     "early_stopping": ((False,), _BEAMS),
-    "echo": ((False,), _NOT_YET),
     "suffix": (("",), "This model has no fill-in-the-middle format."),
-    "prompt_logprobs": ((), _NOT_YET),
     "tools": (([],), _TOOLS),
     "tool_choice": (("none", "auto"), _TOOLS),
     "functions": (([],), _TOOLS),
@@ -48,10 +45,7 @@ REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "moderation": ((), "This server has no moderation."),
     "store": ((False,), "This server stores nothing."),
     "logits_processors": (([],), "Requests may not bring code."),
-    "truncate_prompt_tokens": ((), _NOT_YET),
-    "return_token_ids": ((False,), _NOT_YET),
     "return_tokens_as_token_ids": ((False,), _NOT_YET),
-    "spaces_between_special_tokens": ((True,), _NOT_YET),
     "documents": (([],), _NOT_YET),
     "mm_processor_kwargs": (({},), _TEXT_ONLY),
     "chat_template": ((), _TEMPLATE),
@@ -63,17 +57,23 @@ REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
 LABELS = frozenset(
     [
         *("user", "metadata", "safety_identifier", "prompt_cache_key", "parallel_tool_calls", "request_id"),
-        *("reasoning_effort", "verbosity", "service_tier"),
+        *("reasoning_effort", "verbosity", "service_tier", "spaces_between_special_tokens"),
     ]
 )
 
-KNOWN = LABELS | REFUSED.keys()
+#: The same for fields that only /v1/completions has.
+REFUSED_IN_CHAT: dict[str, tuple[tuple[Any, ...], str]] = {
+    "echo": ((False,), "A chat's prompt is not echoed; /v1/completions can, and return_token_ids gives its tokens."),
+}
+
+KNOWN = LABELS | REFUSED.keys() | REFUSED_IN_CHAT.keys()
 
 
-def check_refused(fields: dict[str, msgspec.Raw]) -> None:
+def check_refused(fields: dict[str, msgspec.Raw], chat: bool = False) -> None:
     """Raise ApiError 400 for a field that asks for what is not supported."""
-    for name in fields.keys() & REFUSED.keys():
-        neutral, why = REFUSED[name]
+    refused = {**REFUSED, **REFUSED_IN_CHAT} if chat else REFUSED
+    for name in fields.keys() & refused.keys():
+        neutral, why = refused[name]
         value = decode_field(fields[name], Any, name)
         if value is not None and not any(value == same and type(value) is type(same) for same in neutral):
             shown = bytes(fields[name])[:80].decode(errors="replace")

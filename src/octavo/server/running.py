@@ -130,6 +130,7 @@ class _Running:
         listener = Listener(
             phase=self._engine_phase,
             ready=self._engine_ready,
+            prompt=front.journal.apply_prompt,
             tokens=front.journal.apply,
             stats=front.metrics.engine_stats,
             gone=self._engine_gone,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from octavo.engine.params import MAX_LOGPROBS, ParamError, SamplingParams
@@ -20,14 +21,19 @@ _SAMPLED = (
     *("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"),
     *("logit_bias", "seed", "min_tokens", "n", "ignore_eos", "include_stop_str_in_output", "skip_special_tokens"),
     *("allowed_token_ids", "bad_words", "dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n"),
-    *("dry_sequence_breakers", "xtc_probability", "xtc_threshold"),
+    *("dry_sequence_breakers", "xtc_probability", "xtc_threshold", "best_of"),
 )
 
 
 def completion_params(request: CompletionRequest, defaults: Mapping[str, float], vocab_size: int) -> SamplingParams:
     """`defaults` are the model's own, for fields that the request leaves out. Raises ApiError 400."""
     max_tokens = COMPLETION_MAX_TOKENS if request.max_tokens is None else request.max_tokens
-    return _params(request, defaults, vocab_size, max_tokens, request.logprobs)
+    prompt_logprobs = request.prompt_logprobs
+    if request.echo:
+        max_tokens = 1 if max_tokens == 0 else max_tokens  # the engine's least; nobody will see it
+        if request.logprobs is not None:
+            prompt_logprobs = max(request.logprobs, prompt_logprobs or 0)
+    return _params(request, defaults, vocab_size, max_tokens, request.logprobs, prompt_logprobs)
 
 
 def chat_params(request: ChatRequest, defaults: Mapping[str, float], vocab_size: int) -> SamplingParams:
@@ -43,7 +49,7 @@ def chat_params(request: ChatRequest, defaults: Mapping[str, float], vocab_size:
             f"top_logprobs is {request.top_logprobs}; it must be from 0 to {MAX_LOGPROBS}.", "top_logprobs"
         )
     logprobs = (request.top_logprobs or 0) if request.logprobs else None
-    return _params(request, defaults, vocab_size, min(limits, default=None), logprobs)
+    return _params(request, defaults, vocab_size, min(limits, default=None), logprobs, request.prompt_logprobs)
 
 
 def check_common(request: GenerationRequest) -> None:
@@ -60,6 +66,30 @@ def check_common(request: GenerationRequest) -> None:
             "Leave it out to share cached pages with everybody who does.",
             "cache_salt",
         )
+    limit = request.truncate_prompt_tokens
+    if limit is not None and limit != -1 and not 1 <= limit < 2**31:
+        raise bad_request(
+            f"truncate_prompt_tokens is {limit}; it must be -1 (as many as fit) or from 1 to {2**31 - 1}.",
+            "truncate_prompt_tokens",
+        )
+
+
+def check_streamed(request: GenerationRequest, params: SamplingParams) -> None:
+    """What is known only at the end can't be streamed. Raises ApiError 400."""
+    if not request.stream:
+        return
+    if params.ranks_choices:
+        raise bad_request(
+            f"best_of is {params.best_of} and n is {params.n}: which choices are best shows at the end only, so they "
+            "can't be streamed. Leave stream out, or best_of.",
+            "best_of",
+        )
+    if request.prompt_logprobs is not None:
+        raise bad_request(
+            f"prompt_logprobs is {request.prompt_logprobs}, but it can't be streamed; leave stream out, or "
+            "prompt_logprobs.",
+            "prompt_logprobs",
+        )
 
 
 def _params(
@@ -68,6 +98,7 @@ def _params(
     vocab_size: int,
     max_tokens: int | None,
     logprobs: int | None,
+    prompt_logprobs: int | None,
 ) -> SamplingParams:
     given: dict[str, Any] = dict(defaults)
     given.update((name, value) for name in _SAMPLED if (value := getattr(request, name)) is not None)
@@ -83,7 +114,10 @@ def _params(
             stop=stop,
             stop_token_ids=tuple(request.stop_token_ids or ()),
             logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
         )
+        if params.ranks_choices and logprobs is None:
+            params = replace(params, logprobs=0)
         return params.validate(vocab_size)
     except ParamError as error:
         raise bad_request(str(error), error.param, "invalid_value") from None

@@ -61,6 +61,7 @@ class Listener:
 
     phase: Callable[[str], None]
     ready: Callable[[ipc.Ready], None]
+    prompt: Callable[[ipc.PromptLogprobs], None]
     tokens: Callable[[ipc.Tokens], None]
     stats: Callable[[ipc.Stats], None]
     gone: Callable[[str], None]
@@ -171,6 +172,8 @@ class Supervisor:
         self._heard_s = time.monotonic()
         if isinstance(message, ipc.Tokens):
             listener.tokens(message)
+        elif isinstance(message, ipc.PromptLogprobs):
+            listener.prompt(message)
         elif isinstance(message, ipc.Beat):
             if not message.busy or message.turns != self._turns:
                 self._turns, self._turn_s = message.turns, self._heard_s

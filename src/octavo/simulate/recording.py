@@ -148,8 +148,11 @@ def request_at(path: Path, number: int, event: dict[str, Any]) -> Request:
     if limit is not None:
         limit = count("max_tokens")
     salt = read(path, number, event, "salt", lambda value: isinstance(value, list), "a list of pairs")
+    scored = 0 if event.get("scores_prompt") else None
     try:
-        params = SamplingParams(n=max(1, count("n")), max_tokens=limit, min_tokens=count("min_tokens"))
+        params = SamplingParams(
+            n=max(1, count("n")), max_tokens=limit, min_tokens=count("min_tokens"), prompt_logprobs=scored
+        )
     except ParamError as error:
         raise FileError(f"{path}, line {number}: {error}") from error
     return Request(
