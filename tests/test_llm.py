@@ -18,6 +18,7 @@ import octavo
 from octavo import LLM, SamplingParams
 from octavo.backends.ops import Batch, Sampled
 from octavo.engine.params import ParamError
+from octavo.llm import _Shared
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
 TEMPLATE = (
@@ -144,6 +145,36 @@ def test_processed_logprobs_are_a_setting(model: str) -> None:
         entries = processed.generate("abc", params)[0].outputs[0].logprobs
     assert entries is not None
     assert [entry.logprob for entry in entries] == [0.0, 0.0, 0.0]
+
+
+def test_salts_keep_pages_apart_and_prompts_may_be_cut(llm: LLM) -> None:
+    prompt = [(i * 7) % 256 for i in range(60)]
+
+    def cached(salt: str | None) -> int:
+        return llm.generate([prompt], GREEDY, cache_salt=salt)[0].cached_tokens
+
+    assert cached("a") == 0
+    assert cached("a") > 0
+    assert cached("b") == cached(None) == 0
+    cut = dataclasses.replace(GREEDY, truncate_prompt_tokens=5)
+    (output,) = llm.generate([prompt], cut)
+    assert output.prompt_token_ids == prompt[-5:]
+    longer = [1] * (llm.engine.facts.max_model_len + 10)
+    (output,) = llm.generate([longer], dataclasses.replace(GREEDY, truncate_prompt_tokens=-1))
+    assert len(output.outputs[0].token_ids) == 12
+    with pytest.raises(ParamError, match="truncate_prompt_tokens is 0"):
+        dataclasses.replace(GREEDY, truncate_prompt_tokens=0)
+
+
+def test_priority_is_heard(model: str) -> None:
+    with LLM(model, scheduling_policy="priority", max_num_seqs=1, **SETTINGS) as one_at_a_time:
+        params = SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True)
+        first = one_at_a_time._add([1, 2], params)
+        later, sooner = one_at_a_time._add([3, 4], params), one_at_a_time._add([5, 6], params, _Shared(priority=-100))
+        while sooner.open:
+            one_at_a_time._step()
+        assert not first.open or first.tokens < 3
+        assert later.tokens == 0
 
 
 def test_leaving_a_stream_early_ends_its_request(llm: LLM) -> None:

@@ -78,21 +78,28 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         progress: bool | None = None,
+        *,
+        priority: int = 0,
+        cache_salt: str | None = None,
     ) -> list[RequestOutput]:
         """Answers to all prompts, in their order. `params`: for all, or one for each; without max_tokens an answer ends
         after 1,024 tokens.
 
-        progress: show a bar with tokens per second on stderr; None: if that is a terminal. Raises ParamError, or
+        progress: show a bar with tokens per second on stderr; None: if that is a terminal. priority: lower ones first,
+        with scheduling_policy="priority". cache_salt: only equal ones share cached pages. Raises ParamError, or
         TypeError for what is no prompt and no parameters.
         """
         token_lists = [self._tokens(prompt) for prompt in _prompt_list(prompts)]
-        return self._run(token_lists, params, progress)
+        return self._run(token_lists, params, progress, _Shared(priority, cache_salt))
 
     def chat(
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         progress: bool | None = None,
+        *,
+        priority: int = 0,
+        cache_salt: str | None = None,
     ) -> list[RequestOutput]:
         """Like `generate` for one conversation (messages with `role` and `content`), or a list of them.
 
@@ -100,9 +107,10 @@ class LLM:
         ChatTemplateError, also if the model has no template.
         """
         if not _are_conversations(messages):
-            return self._run([self._conversation(cast(Sequence[Message], messages))], params, progress)
+            alone = [self._conversation(cast(Sequence[Message], messages))]
+            return self._run(alone, params, progress, _Shared(priority, cache_salt))
         token_lists = [self._conversation(one, f"messages[{index}]") for index, one in enumerate(messages)]
-        return self._run(token_lists, params, progress)
+        return self._run(token_lists, params, progress, _Shared(priority, cache_salt))
 
     def stream(
         self, prompt: Prompt | Sequence[Message], params: SamplingParams | None = None
@@ -114,6 +122,8 @@ class LLM:
         """
         tokens = self._conversation(prompt) if _is_conversation(prompt) else self._tokens(cast(Prompt, prompt))
         (own,) = self._params(params, 1)
+        if own.use_beam_search:
+            raise ValueError("a beam search has no text before its end, so it can't be streamed; use generate")
         if own.sequences != 1:
             raise ValueError(f"a stream has one answer, but this asks for {own.sequences} sequences; use generate")
         active = self._add(tokens, own)
@@ -149,11 +159,12 @@ class LLM:
         token_lists: Sequence[Sequence[int]],
         params: SamplingParams | Sequence[SamplingParams] | None,
         progress: bool | None,
+        shared: _Shared,
     ) -> list[RequestOutput]:
         actives: list[ActiveRequest] = []
         try:
             for tokens, own in zip(token_lists, self._params(params, len(token_lists)), strict=True):
-                actives.append(self._add(tokens, own))
+                actives.append(self._add(tokens, own, shared))
             with _ProgressBar(actives, sys.stderr.isatty() if progress is None else progress) as bar:
                 left = actives[::-1]
                 while left:
@@ -190,13 +201,20 @@ class LLM:
     def _conversation(self, messages: Sequence[Message], where: str = "messages") -> list[int]:
         return self._template.encode(checked_messages(messages, where)).ids
 
-    def _add(self, tokens: Sequence[int], params: SamplingParams) -> ActiveRequest:
+    def _add(self, tokens: Sequence[int], params: SamplingParams, shared: _Shared | None = None) -> ActiveRequest:
         vocab = self.engine.facts.vocab
+        kept = params.prompt_tokens_kept(self.engine.facts.max_model_len)
+        tokens = tokens if kept is None else tokens[-kept:]
         if any(not 0 <= token < vocab for token in tokens):
             raise ValueError(f"a prompt holds a token id outside the vocabulary; ids are from 0 to {vocab - 1}")
         active = ActiveRequest(self._next_id, tokens, params, self.tokenizer)
         seed = secrets.randbits(63) if params.seed is None else params.seed
-        self.engine.add(Request(active.request_id, np.array(tokens, np.int32), params, seed, time.monotonic()))
+        shared = shared or _Shared()
+        prompt = np.array(tokens, np.int32)
+        request = Request(
+            active.request_id, prompt, params, seed, time.monotonic(), priority=shared.priority, salt=shared.salt
+        )
+        self.engine.add(request)
         self._active[active.request_id] = active
         self._next_id += 1
         return active
@@ -227,6 +245,18 @@ class LLM:
     def _drop(self, active: ActiveRequest) -> None:
         if self._active.pop(active.request_id, None) is not None and active.open and self._engine is not None:
             self._engine.abort(active.request_id)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Shared:
+    """What the requests of one call have in common besides parameters."""
+
+    priority: int = 0
+    cache_salt: str | None = None
+
+    @property
+    def salt(self) -> tuple[tuple[str, str], ...]:
+        return () if self.cache_salt is None else (("salt", self.cache_salt),)
 
 
 class _ProgressBar:

@@ -132,6 +132,14 @@ def test_the_best_of_several(served: Served) -> None:
     assert served.complete("abc", max_tokens=1, best_of=1, stream=True).status == 200
 
 
+def test_a_beam_search_takes_a_seat_for_each_beam(served: Served) -> None:
+    answer = served.complete("abc", max_tokens=3, n=2, beam_width=5, use_beam_search=True).json
+    assert [one["index"] for one in answer["choices"]] == [0, 1]
+    refused = served.complete(["a"] * 65, n=1, beam_width=2, use_beam_search=True)
+    assert (refused.status, refused.error["param"]) == (400, "beam_width")
+    assert "130" in refused.error["message"]
+
+
 def test_prompts_are_cut_from_their_beginning(served: Served) -> None:
     found = choice(served, "abcdef", max_tokens=2, truncate_prompt_tokens=3, echo=True, return_token_ids=True)
     assert (found["text"], found["prompt_token_ids"]) == ("defde", [100, 101, 102])

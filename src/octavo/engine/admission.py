@@ -27,7 +27,7 @@ class Admission:
     One enters when the pool has pages for all its tokens, for all tokens of those that run, and a reserve for each of
     these to grow; or when nothing runs. The reserve is a page. Every shortage doubles it, up to RESERVE_TOKENS, and it
     shrinks while there is none. For a sequence it is doubled again each time that this one has been preempted, so that
-    it isn't preempted over and over.
+    it isn't preempted over and over. pressing: nobody can go on unless somebody enters, so nothing is kept in reserve.
     """
 
     def __init__(
@@ -46,6 +46,7 @@ class Admission:
         self._counters = counters
         self._reserve_tokens = float(pool.page_size)
         self._max_running = max_running
+        self.pressing = False
 
     @property
     def possible(self) -> bool:
@@ -158,7 +159,7 @@ class Admission:
         return -(-len(sequence.tokens) // size) - -(-computed // size)
 
     def _fits(self, sequence: Sequence, pages: int) -> bool:
-        reserve = self._reserve_tokens * (1 << min(sequence.preemptions, 30))
+        reserve = 0.0 if self.pressing else self._reserve_tokens * (1 << min(sequence.preemptions, 30))
         return not self._slots.count or self._spare_pages(reserve) >= pages
 
     def _spare_pages(self, reserve_tokens: float) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from octavo.engine.beams import Beams, BeamSearch
 from octavo.engine.block_table import BlockTable
 from octavo.engine.pages import PagePool
 from octavo.engine.params import ParamError
@@ -36,10 +37,11 @@ def make_family(request: Request, config: SchedulerConfig, pool: PagePool, seria
         limit = min(limit, prompt_len + params.max_tokens)
     if prompt_len + len(request.output) >= limit:
         raise ParamError("output", f"an output of {len(request.output)} tokens is at its limit; nothing is left.")
-    family = Family()
+    family = Family(beams=_beams(request, config, limit) if params.use_beam_search else None)
     tokens = np.concatenate([request.prompt, request.output]).astype(np.int32, copy=False)
     salt, stop_ids = encode_salt(request.salt), frozenset(params.stop_token_ids)
-    for choice in range(request.choice, request.choice + params.sequences):
+    count = 1 if family.beams else params.sequences  # a search begins with one beam
+    for choice in range(request.choice, request.choice + count):
         family.sequences[choice] = Sequence(
             request=request,
             choice=choice,
@@ -53,3 +55,22 @@ def make_family(request: Request, config: SchedulerConfig, pool: PagePool, seria
             salt=salt,
         )
     return family
+
+
+def _beams(request: Request, config: SchedulerConfig, limit: int) -> Beams:
+    if config.historical:
+        raise ParamError(
+            "use_beam_search",
+            f"use_beam_search is true, but memory is {config.kv_policy} and batches are {config.batch_policy}; "
+            "it needs --kv-policy paged and --batch-policy continuous.",
+        )
+    params, most_running = request.params, min(config.max_num_seqs, config.max_num_batched_tokens - 1)
+    if params.width > most_running:
+        raise ParamError(
+            "beam_width" if params.beam_width else "n",
+            f"a search with {params.width} beams is asked for; this engine runs at most {most_running} sequences "
+            "(--max-num-seqs, --max-num-batched-tokens).",
+        )
+    ends = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else config.eos_ids)
+    most = limit - len(request.prompt)
+    return Beams(BeamSearch(params, most, ends, params.width), {request.choice: None}, last_choice=request.choice)

@@ -14,6 +14,8 @@ MAX_N = 128
 MAX_STOP = 16
 MAX_BAD_WORDS = 256
 MAX_BREAKERS = 32
+#: Every beam is offered twice as many tokens as there are beams, and a row reports at most MAX_LOGPROBS.
+MAX_BEAMS = MAX_LOGPROBS // 2
 #: Kernels compute in f32, where a top_p under 1e-45 is 0; this one already keeps one token only.
 LEAST_TOP_P = 1e-9
 #: Where LLM, `octavo run` and `octavo chat` end an answer that names no max_tokens: a model that never stops would
@@ -60,6 +62,10 @@ class SamplingParams:
     dry_sequence_breakers: tuple[Word, ...] = DRY_BREAKERS
     xtc_probability: float = 0.0
     xtc_threshold: float = 0.1
+    use_beam_search: bool = False
+    beam_width: int | None = None
+    length_penalty: float = 1.0
+    early_stopping: bool = False
     seed: int | None = None
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
@@ -68,6 +74,7 @@ class SamplingParams:
     skip_special_tokens: bool = True
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    truncate_prompt_tokens: int | None = None
 
     def __post_init__(self) -> None:
         self._take_lists()
@@ -75,19 +82,34 @@ class SamplingParams:
         self._check_sampling()
         self._check_repetition()
         self._check_ends()
+        self._check_beams()
         for name in ("logprobs", "prompt_logprobs"):
             if getattr(self, name) is not None:
                 integer(name, getattr(self, name), 0, MAX_LOGPROBS)
 
     @property
     def sequences(self) -> int:
-        """How many sequences the engine runs for it."""
+        """How many choices the engine reports."""
         return self.n if self.best_of is None else self.best_of
+
+    @property
+    def width(self) -> int:
+        """How many sequences the engine runs at once."""
+        return self.beam_width or self.n if self.use_beam_search else self.sequences
 
     @property
     def ranks_choices(self) -> bool:
         """More is generated than returned: of `best_of` choices the `n` with the highest mean log-probability."""
         return self.sequences > self.n
+
+    def prompt_tokens_kept(self, max_model_len: int) -> int | None:
+        """How many tokens from the end of a prompt `truncate_prompt_tokens` leaves; None: all.
+
+        -1 leaves room for max_tokens in the context, or for one token if that is None, and keeps at least one.
+        """
+        if self.truncate_prompt_tokens != -1:
+            return self.truncate_prompt_tokens
+        return max(1, max_model_len - (self.max_tokens or 1))
 
     def validate(self, vocab_size: int) -> SamplingParams:
         """Return self, or raise ParamError for a token id that the vocabulary doesn't have."""
@@ -118,6 +140,13 @@ class SamplingParams:
         if self.max_tokens is not None:
             integer("max_tokens", self.max_tokens, 1, _LARGE)
         integer("min_tokens", self.min_tokens, 0, _LARGE)
+        if self.truncate_prompt_tokens is not None:
+            integer("truncate_prompt_tokens", self.truncate_prompt_tokens, -1, _LARGE)
+            if self.truncate_prompt_tokens == 0:
+                raise ParamError(
+                    "truncate_prompt_tokens",
+                    f"truncate_prompt_tokens is 0; it must be -1 (as many as fit) or from 1 to {_LARGE}.",
+                )
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise ParamError(
                 "min_tokens", f"min_tokens is {self.min_tokens}; it must not be above max_tokens, {self.max_tokens}."
@@ -160,3 +189,25 @@ class SamplingParams:
                 raise ParamError("stop", f"stop holds {text!r}; it must hold texts.")
         if any(not text for text in self.stop):
             raise ParamError("stop", "stop holds an empty string; every stop string must have at least 1 character.")
+
+    def _check_beams(self) -> None:
+        if self.beam_width is not None:
+            integer("beam_width", self.beam_width, 1, MAX_BEAMS)
+        number("length_penalty", self.length_penalty, -10.0, 10.0)
+        if not self.use_beam_search:
+            for name, neutral in (("beam_width", None), ("length_penalty", 1.0), ("early_stopping", False)):
+                if (value := getattr(self, name)) != neutral:
+                    raise ParamError(
+                        name, f"{name} is {value}, but use_beam_search is not true; set it, or leave it out."
+                    )
+            return
+        if self.width > MAX_BEAMS:
+            raise ParamError("n", f"n is {self.n}; a beam search has at most {MAX_BEAMS} beams.")
+        if self.beam_width is not None and self.beam_width < self.n:
+            raise ParamError("beam_width", f"beam_width is {self.beam_width}; it must be at least n, {self.n}.")
+        if self.best_of is not None:
+            raise ParamError(
+                "best_of", "best_of is for choices that are drawn; a beam search has beam_width. Leave it out."
+            )
+        if self.stop:
+            raise ParamError("stop", f"stop holds {self.stop[0]!r}; a beam search sees no text, use stop_token_ids.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,6 @@ import numpy.typing as npt
 from octavo.engine.params import SamplingParams
 
 Tokens = npt.NDArray[np.int32]
-T = TypeVar("T", bound=np.generic)
 
 
 class Finish(IntEnum):
@@ -95,14 +94,7 @@ class StepOutputs:
         return not len(self.tokens) and self.prompt is None
 
     def followed_by(self, more: StepOutputs) -> StepOutputs:
-        """These entries, then `more`'s, which have no log-probabilities and may have a message."""
-        extra = len(more.tokens)
-
-        def padded(column: npt.NDArray[T] | None, filler: float) -> npt.NDArray[T] | None:
-            if column is None:
-                return None
-            return np.concatenate([column, np.full((extra, *column.shape[1:]), filler, column.dtype)])
-
+        """These entries, then `more`'s. Entries of one without log-probabilities hold -1 / 0."""
         return StepOutputs(
             request_ids=np.concatenate([self.request_ids, more.request_ids]),
             choices=np.concatenate([self.choices, more.choices]),
@@ -110,9 +102,24 @@ class StepOutputs:
             finish=np.concatenate([self.finish, more.finish]),
             cached_tokens=np.concatenate([self.cached_tokens, more.cached_tokens]),
             queued_s=np.concatenate([self.queued_s, more.queued_s]),
-            logprobs=padded(self.logprobs, 0),
-            top_ids=padded(self.top_ids, -1),
-            top_logprobs=padded(self.top_logprobs, 0),
+            logprobs=_joined(self, more, "logprobs", 0),
+            top_ids=_joined(self, more, "top_ids", -1),
+            top_logprobs=_joined(self, more, "top_logprobs", 0),
             message=more.message or self.message,
             prompt=self.prompt,
         )
+
+
+def _joined(first: StepOutputs, more: StepOutputs, name: str, filler: float) -> Any:
+    """One column of both, as wide as the wider one; None if neither has it."""
+    columns = [getattr(outputs, name) for outputs in (first, more)]
+    known = [column for column in columns if column is not None]
+    if not known:
+        return None
+    shape = max(column.shape[1:] for column in known)
+    result = np.full((len(first.tokens) + len(more.tokens), *shape), filler, known[0].dtype)
+    for column, begin in zip(columns, (0, len(first.tokens)), strict=True):
+        if column is not None:
+            rows = result[begin : begin + len(column)]
+            rows[tuple(map(slice, column.shape))] = column
+    return result

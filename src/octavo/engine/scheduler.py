@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from octavo.engine.admission import Admission
+from octavo.engine.beam_forks import BeamForks, answers
 from octavo.engine.budget import StepBudget
 from octavo.engine.cost import CostModel
 from octavo.engine.intake import make_family
@@ -47,6 +48,9 @@ class Scheduler:
         max_running = min(config.max_num_seqs, max(1, config.max_num_batched_tokens - 1))
         self._counters = Counters()
         self._admission = self._make_admission(max_running)
+        self._beams = BeamForks(
+            self._slots, self.pool, self._sharing, max_running, self._forget, self._waiting.push, self._join
+        )
         self._cost = CostModel(config.target_itl_s)
         self._families: dict[int, Family] = {}
         self._released: list[int] = []
@@ -80,6 +84,8 @@ class Scheduler:
         One choice alone ends because its text is complete (a stop string): that isn't counted as aborted.
         """
         family = self._families.get(request_id)
+        if family is not None and family.beams is not None and choice != -1:
+            return 0  # its sequences are no choices
         ended = [s for s in family.sequences.values() if choice in (-1, s.choice)] if family else []
         for sequence in ended:
             self._end(sequence)
@@ -102,9 +108,12 @@ class Scheduler:
         shortage = self._make_room()
         self._admission.adapt(shortage)
         builder = self._fill(shortage)
+        if builder.empty and not self._flights and self._slots.searches_any:
+            builder = self._press_on()
         if builder.empty:
             return None
         flight = self._build(builder)
+        self._beams.entered.clear()
         for start in flight.step.starts:
             self._slots.stamp(start.slot, now_s)
         self._flights.append(flight)
@@ -116,6 +125,9 @@ class Scheduler:
         """Who goes on in this step, and who enters it."""
         to_feed = self._slots.to_feed()
         builder = self._new_builder()
+        for sequence in self._beams.entered:
+            if sequence.slot != NO_SLOT:  # else preempted meanwhile
+                builder.announce(sequence)
         decodes = (to_feed == 1).nonzero()[0]
         builder.decodes(decodes)
         prefills = self._prefills(to_feed) if len(decodes) < self._slots.count else []
@@ -179,6 +191,8 @@ class Scheduler:
     def _preempt(self, sequence: Sequence) -> None:
         """Take the sequence's slot and pages; it waits, and will be computed again from its tokens."""
         self._vacate(sequence)
+        if sequence.family.beams is not None:
+            sequence.family.beams.offers.pop(sequence.choice, None)  # it will be made again
         sequence.preemptions += 1
         self._counters.preemptions += 1
         self._waiting.push(sequence)
@@ -189,6 +203,45 @@ class Scheduler:
         self._released.append(sequence.slot)
         self._slots.leave(sequence)
         sequence.table.free()
+
+    def _forget(self, sequence: Sequence) -> None:
+        """A running beam that is not continued."""
+        self._vacate(sequence)
+        del sequence.family.sequences[sequence.choice]
+        self._num_sequences -= 1
+
+    def _join(self) -> None:
+        """A request has gained a sequence."""
+        self._num_sequences += 1
+
+    def _press_on(self) -> StepBuilder:
+        """Nobody can go on, since beams that have their offers hold the memory that others of their kind need."""
+        self._admission.pressing = True
+        builder = self._fill(shortage=False)
+        while builder.empty and self._unblock():
+            builder = self._fill(shortage=False)
+        self._admission.pressing = False
+        return builder
+
+    def _unblock(self) -> bool:
+        """The last search gives way to the others. One that is alone, and too large for the pool, goes on with one beam
+        less. False if no beam has memory to give."""
+        held = [s for s in self._slots.running() if s.family.beams is not None]
+        if not held:
+            return False
+        last, beams = held[-1].family, held[-1].family.beams
+        assert beams is not None
+        if any(sequence.family is not last for sequence in held):
+            for sequence in held:
+                if sequence.family is last:
+                    self._preempt(sequence)
+            return True
+        worst = min(held, key=lambda s: end.total if (end := beams.ends[s.choice]) is not None else 0.0)
+        beams.offers.pop(worst.choice, None)
+        del beams.ends[worst.choice]
+        self._forget(worst)
+        beams.search.beams = len(last.sequences)
+        return True
 
     def _finish(self, sequence: Sequence) -> None:
         """A running sequence has ended."""
@@ -234,12 +287,21 @@ class Scheduler:
             if not alive.all():
                 flight, result = flight.only(alive), result.only(alive[step.sample])
         self._computed(flight)
-        outputs = self._outputs(flight, result)
-        if result.prompt is not None:
-            outputs = replace(outputs, prompt=self._prompt_logprobs(flight, result.prompt))
+        prompt = None if result.prompt is None else self._prompt_logprobs(flight, result.prompt)
+        drawn, searches = flight.sampled, slots.searches[flight.sampled]
+        over: list[Family] = []
+        if searches.any():
+            over = self._beams.offered(drawn[searches], result.only(searches))
+            drawn, result = drawn[~searches], result.only(~searches)
+        outputs = self._outputs(drawn, result)
+        if prompt is not None:
+            outputs = replace(outputs, prompt=prompt)
         for at in outputs.finish.nonzero()[0].tolist():
-            self._end(slots.at(int(flight.sampled[at])))
-        self._counters.generated_tokens += len(outputs.tokens)
+            self._end(slots.at(int(drawn[at])))
+        self._counters.generated_tokens += len(flight.sampled)
+        for family in over:
+            outputs = outputs.followed_by(answers(family))
+            self._end_all(family)
         if len(gone):
             outputs = outputs.followed_by(self._give_up(gone, result.refused[int(gone[0])]))
         self._counters.sample_waste(self.pool.slots_filled, self.pool.slots_held)
@@ -255,21 +317,31 @@ class Scheduler:
         flight = self._flights.popleft()
         return self._give_up(step.slots[self._slots.epoch[step.slots] == flight.epochs], message)
 
-    def _give_up(self, slots: Ints, message: str) -> StepOutputs:
-        """End the sequences in these slots with Finish.ERROR and one sentence on why."""
-        table = self._slots
-        outputs = StepOutputs(
-            request_ids=table.request_id[slots],
-            choices=table.choice[slots],
-            tokens=np.full(len(slots), -1, np.int32),
-            finish=np.full(len(slots), Finish.ERROR, np.uint8),
-            cached_tokens=table.cached_tokens[slots],
-            queued_s=table.queued_s[slots],
+    def _give_up(self, slots: Index, message: str) -> StepOutputs:
+        """End the sequences in these slots, and all beams beside them, with Finish.ERROR and one sentence on why."""
+        sequences = [self._slots.at(slot) for slot in slots.tolist()]
+        rows: list[tuple[Sequence, int]] = []  # and the choices that end
+        for sequence in sequences:
+            family = sequence.family
+            if family.beams is None:
+                rows.append((sequence, sequence.choice))
+                self._end(sequence)
+            elif family.sequences:
+                rows += [(sequence, choice) for choice in range(sequence.request.params.n)]
+                self._end_all(family)
+        return StepOutputs(
+            request_ids=np.array([sequence.request.request_id for sequence, _ in rows], np.int64),
+            choices=np.array([choice for _, choice in rows], np.int32),
+            tokens=np.full(len(rows), -1, np.int32),
+            finish=np.full(len(rows), Finish.ERROR, np.uint8),
+            cached_tokens=np.array([sequence.cached_tokens for sequence, _ in rows], np.int32),
+            queued_s=np.array([sequence.queued_s for sequence, _ in rows], np.float32),
             message=message,
         )
-        for slot in slots.tolist():
-            self._end(table.at(slot))
-        return outputs
+
+    def _end_all(self, family: Family) -> None:
+        for sequence in list(family.sequences.values()):
+            self._end(sequence)
 
     def _observe(self, flight: Flight, result: StepResult) -> None:
         """How long the step took."""
@@ -295,10 +367,9 @@ class Scheduler:
                 family.scored = max(family.scored, min(int(slots.computed[slot]), sequence.prompt_len - 1))
             self._admission.release_followers(sequence)
 
-    def _outputs(self, flight: Flight, result: StepResult) -> StepOutputs:
-        """Append the drawn tokens to their sequences."""
-        table, slots = self._slots, flight.sampled
-        tokens = result.tokens[:, 0]
+    def _outputs(self, slots: Index, result: StepResult) -> StepOutputs:
+        """Append the drawn tokens to the sequences in these slots."""
+        table, tokens = self._slots, result.tokens[:, 0]
         return StepOutputs(
             request_ids=table.request_id[slots],
             choices=table.choice[slots],

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from octavo.engine.beams import Beams
 from octavo.engine.block_table import BlockTable
 from octavo.engine.prefix import Entry
 from octavo.engine.request import Request, Tokens
 
-#: (time key, serial number): the smaller is served first and preempted last. Total and fixed for a sequence's life.
-Rank = tuple[float, int]
+#: (time key, serial number), and for beams of a search a further number: the smaller is served first and preempted
+#: last. Total and fixed for a sequence's life.
+Rank = tuple[float, ...]
 
 NO_SLOT = -1
 
@@ -21,12 +23,14 @@ class Family:
     followers: those that wait until another one, the leader, has computed the prompt up to its last token.
     counted: the request's prompt is in the statistics.
     scored: where `prompt_logprobs` is asked for, the first so many positions have told theirs.
+    beams: of a request that searches.
     """
 
     sequences: dict[int, Sequence] = field(default_factory=dict)
     followers: list[Sequence] = field(default_factory=list)
     counted: bool = False
     scored: int = 0
+    beams: Beams | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -73,6 +77,11 @@ class Sequence:
         return len(self.request.prompt)
 
     @property
+    def forks(self) -> bool:
+        """Others may have a fork of its block table."""
+        return self.request.params.n > 1 or self.family.beams is not None
+
+    @property
     def stoppable(self) -> bool:
         """A token may end it, not only its length."""
         return bool(self.stop_ids) or not self.request.params.ignore_eos
@@ -86,5 +95,5 @@ class Sequence:
     def shareable_tokens(self) -> int:
         """So many leading tokens need not be computed if their K and V are known: not the last one, and none whose
         logits somebody waits for."""
-        known = len(self.tokens) - 1
-        return min(known, self.family.scored) if self.scores_prompt else known
+        known, scored = len(self.tokens) - 1, self.family.scored
+        return scored if self.scores_prompt and scored < self.prompt_len - 1 else known

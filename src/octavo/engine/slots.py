@@ -37,6 +37,7 @@ class SlotTable:
         self.queued_s = np.zeros(num_slots, np.float32)
         self.stops_at_eos: Bools = np.zeros(num_slots, np.bool_)
         self.has_stop_ids: Bools = np.zeros(num_slots, np.bool_)
+        self.searches: Bools = np.zeros(num_slots, np.bool_)  # is one of several beams
         self.tokens: Ints = np.zeros((num_slots, max_len), np.int32)
         self.ones: Index = np.ones(num_slots, np.intp)  # constants, of which a step of decodes shows a part
         self.trues: Bools = np.ones(num_slots, np.bool_)
@@ -47,6 +48,11 @@ class SlotTable:
         self._free = list(range(num_slots - 1, -1, -1))
         self._is_eos: Bools = np.zeros(max(eos_ids, default=0) + 2, np.bool_)  # the last entry stands for larger ids
         self._is_eos[list(eos_ids)] = True
+
+    @property
+    def searches_any(self) -> bool:
+        """Some slot has a beam."""
+        return any(s is not None and s.family.beams is not None for s in self.sequences)
 
     @property
     def free(self) -> int:
@@ -77,7 +83,8 @@ class SlotTable:
         self.stops_at_eos[slot] = not params.ignore_eos
         self.has_stop_ids[slot] = bool(sequence.stop_ids)
         self._stopping += sequence.stoppable
-        self.forking += params.n > 1
+        self.forking += sequence.forks
+        self.searches[slot] = sequence.family.beams is not None
         return slot
 
     def stamp(self, slot: int, now_s: float) -> None:
@@ -95,7 +102,7 @@ class SlotTable:
         self.sequences[slot] = None
         self.count -= 1
         self._stopping -= sequence.stoppable
-        self.forking -= sequence.request.params.n > 1
+        self.forking -= sequence.forks
         self.idle(slot)
         self.capacity[slot] = 0
         self._free.append(slot)
@@ -122,6 +129,12 @@ class SlotTable:
         """Pages that the running sequences still need for the tokens they have."""
         missing = self.reach - self.capacity
         return sum(-(-tokens // page_size) for tokens in missing[missing > 0].tolist())
+
+    def grow(self, slot: int, token: int) -> None:
+        """The slot's sequence has one token more."""
+        self.tokens[slot, self.known[slot]] = token
+        self.known[slot] += 1
+        self.reach[slot] += 1
 
     def append(self, slots: Index, tokens: Tokens) -> npt.NDArray[np.uint8]:
         """Each of these slots has drawn a token. Returns uint8 [n]: Finish of each."""

@@ -97,10 +97,14 @@ class StepBuilder:
 
     def start(self, sequence: Sequence, computed: int) -> None:
         """The sequence takes a slot; its table holds the pages of its first `computed` tokens."""
-        slot = self._slots.enter(sequence, computed)
+        self._slots.enter(sequence, computed)
+        self.announce(sequence)
+
+    def announce(self, sequence: Sequence) -> None:
+        """The sequence has taken a slot since the last step."""
         self._starts.append(
             SequenceStart(
-                slot=slot,
+                slot=sequence.slot,
                 tokens=sequence.tokens,
                 prompt_len=sequence.prompt_len,
                 pages=np.array(sequence.table.pages, np.int32),

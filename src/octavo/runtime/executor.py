@@ -139,17 +139,20 @@ def slot_params(
     Raises ParamError for words that are still text.
     """
     ends = set(params.stop_token_ids) | (set() if params.ignore_eos else eos_ids)
+    logprobs, temperature = params.logprobs, params.temperature
+    if params.use_beam_search:  # offers are the likeliest tokens, after masks, bias and penalties
+        logprobs, temperature, processed_logprobs = max(2 * params.width, logprobs or 0), 0.0, True
     return SlotParams(
         seed=seed,
         choice=choice,
-        temperature=params.temperature,
+        temperature=temperature,
         top_k=max(params.top_k, 0),
         top_p=params.top_p,
         min_p=params.min_p,
         repetition=params.repetition_penalty,
         presence=params.presence_penalty,
         frequency=params.frequency_penalty,
-        logprobs=-1 if params.logprobs is None else params.logprobs,
+        logprobs=-1 if logprobs is None else logprobs,
         min_tokens=params.min_tokens,
         eos_ids=tuple(sorted(ends)) if params.min_tokens else (),
         logit_bias=params.logit_bias,

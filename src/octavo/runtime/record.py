@@ -20,6 +20,7 @@ from typing import Any, TextIO
 
 from octavo.engine.historical.scheduler import make_scheduler
 from octavo.engine.pages import MemoryReport, PagePool
+from octavo.engine.params import ParamError
 from octavo.engine.request import Request, StepOutputs
 from octavo.engine.scheduler_config import SchedulerConfig
 from octavo.engine.stats import EngineStats
@@ -107,6 +108,9 @@ class RecordingScheduler:
         return self.inner.has_work
 
     def add(self, request: Request) -> None:
+        """Raises ParamError, also for a beam search: what it does depends on log-probabilities, not on marks."""
+        if request.params.use_beam_search:
+            raise ParamError("use_beam_search", "use_beam_search is true, but a run with --record can't hold searches.")
         self.inner.add(request)
         params = request.params
         choices = range(request.choice, request.choice + params.sequences)

@@ -14,7 +14,6 @@ import msgspec
 from octavo.engine.params import SamplingParams
 from octavo.server.decoding import decode_field
 from octavo.server.errors import ApiError, bad_request, context_length_exceeded
-from octavo.server.protocol import GenerationRequest
 
 Prompt = str | list[int]
 
@@ -29,16 +28,9 @@ class PromptCut:
     keep: int | None = None
 
     @classmethod
-    def of(
-        cls, request: GenerationRequest, params: SamplingParams, max_model_len: int, max_body_bytes: int
-    ) -> PromptCut:
-        """What truncate_prompt_tokens says; -1 leaves room for max_tokens, or for one token if that is not given."""
-        keep = request.truncate_prompt_tokens
-        if keep is None:
-            return cls(max_model_len)
-        if keep == -1:
-            keep = max(1, max_model_len - (1 if request.max_tokens is None else params.max_tokens or 1))
-        return cls(max_body_bytes, keep)  # a body has no more tokens than bytes
+    def of(cls, params: SamplingParams, max_model_len: int, max_body_bytes: int) -> PromptCut:
+        keep = params.prompt_tokens_kept(max_model_len)
+        return cls(max_model_len) if keep is None else cls(max_body_bytes, keep)  # a body has no more tokens than bytes
 
     @property
     def cuts(self) -> bool:
@@ -71,7 +63,8 @@ def parse_prompts(raw: msgspec.Raw, max_prompts: int, max_model_len: int) -> lis
 
 def check_count(prompts: int, params: SamplingParams, limit: int) -> None:
     """Raise ApiError 400 when a request asks for more than `limit` sequences."""
-    each, name = params.sequences, "best_of" if params.ranks_choices else "n"
+    name = "best_of" if params.ranks_choices else "beam_width" if params.width > params.n else "n"
+    each = params.width
     if prompts * each > limit:
         raise bad_request(
             f"{prompts} prompts times {name} = {each} are {prompts * each} sequences; one request may ask for {limit} "

@@ -15,16 +15,12 @@ from octavo.server.errors import bad_request
 
 _STRUCTURED = "Structured output is not supported yet; ask for JSON in the prompt."
 _TOOLS = "Tool calls are not supported yet."
-_BEAMS = "Beam search is not supported; sample several choices with n."
 _TEXT_ONLY = "This model reads and writes text only."
 _TEMPLATE = "Requests may not bring or configure a chat template; start the server with --chat-template FILE."
 _NOT_YET = "It is not supported yet."
 
 #: field -> (values that mean the same as leaving it out, why others are refused)
 REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
-    "use_beam_search": ((False,), _BEAMS),
-    "length_penalty": ((1, 1.0), _BEAMS),
-    "early_stopping": ((False,), _BEAMS),
     "suffix": (("",), "This model has no fill-in-the-middle format."),
     "tools": (([],), _TOOLS),
     "tool_choice": (("none", "auto"), _TOOLS),

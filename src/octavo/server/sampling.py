@@ -21,7 +21,8 @@ _SAMPLED = (
     *("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"),
     *("logit_bias", "seed", "min_tokens", "n", "ignore_eos", "include_stop_str_in_output", "skip_special_tokens"),
     *("allowed_token_ids", "bad_words", "dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n"),
-    *("dry_sequence_breakers", "xtc_probability", "xtc_threshold", "best_of"),
+    *("dry_sequence_breakers", "xtc_probability", "xtc_threshold", "best_of", "truncate_prompt_tokens"),
+    *("use_beam_search", "beam_width", "length_penalty", "early_stopping"),
 )
 
 
@@ -66,12 +67,6 @@ def check_common(request: GenerationRequest) -> None:
             "Leave it out to share cached pages with everybody who does.",
             "cache_salt",
         )
-    limit = request.truncate_prompt_tokens
-    if limit is not None and limit != -1 and not 1 <= limit < 2**31:
-        raise bad_request(
-            f"truncate_prompt_tokens is {limit}; it must be -1 (as many as fit) or from 1 to {2**31 - 1}.",
-            "truncate_prompt_tokens",
-        )
 
 
 def check_streamed(request: GenerationRequest, params: SamplingParams) -> None:
@@ -83,6 +78,10 @@ def check_streamed(request: GenerationRequest, params: SamplingParams) -> None:
             f"best_of is {params.best_of} and n is {params.n}: which choices are best shows at the end only, so they "
             "can't be streamed. Leave stream out, or best_of.",
             "best_of",
+        )
+    if params.use_beam_search:
+        raise bad_request(
+            "use_beam_search is true, but a search has no text before its end; leave stream out.", "stream"
         )
     if request.prompt_logprobs is not None:
         raise bad_request(

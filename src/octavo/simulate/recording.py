@@ -121,13 +121,18 @@ def is_marks(value: Any) -> bool:
     return is_counts(value) and all(0 < mark < 1 << 31 for mark in value)
 
 
+def is_drawn(value: Any) -> bool:
+    """Marks of what a step drew: NO_MARK for a sequence that ended without a token."""
+    return is_counts(value) and all(mark < 1 << 31 for mark in value)
+
+
 def columns(path: Path, number: int, event: dict[str, Any]) -> tuple[list[int], list[int], list[int], list[int]]:
     """requests, choices, marks and finish of an `applied`, of one length. Raises FileError."""
     counts = "a list of integers of at least 0"
     found = (
         read(path, number, event, "requests", is_counts, counts),
         read(path, number, event, "choices", is_counts, counts),
-        read(path, number, event, "marks", is_marks, "a list of marks from 1 to 2^31 - 1"),
+        read(path, number, event, "marks", is_drawn, "a list of marks from 0 to 2^31 - 1"),
         read(path, number, event, "finish", is_counts, counts),
     )
     if len({len(column) for column in found}) > 1:

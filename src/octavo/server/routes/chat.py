@@ -38,8 +38,8 @@ async def chat(front: Front, exchange: Exchange) -> None:
         )
         return ChatAnswer(stamp, front.text.token_bytes, wanted)
 
-    cut = PromptCut.of(request, params, ready.max_model_len, front.config.max_body_bytes)
-    with front.admission.reserve(params.sequences) as seats:
+    cut = PromptCut.of(params, ready.max_model_len, front.config.max_body_bytes)
+    with front.admission.reserve(params.width) as seats:
         async with CancelWhenGone(exchange):
             ids = await front.text.render(messages, request.add_generation_prompt is not False, cut.most_tokens)
             work = Work(

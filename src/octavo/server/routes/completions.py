@@ -24,7 +24,7 @@ async def completions(front: Front, exchange: Exchange) -> None:
     check_common(request)
     params = completion_params(request, front.sampling_defaults, front.vocab_size)
     check_streamed(request, params)
-    cut = PromptCut.of(request, params, ready.max_model_len, front.config.max_body_bytes)
+    cut = PromptCut.of(params, ready.max_model_len, front.config.max_body_bytes)
     prompts = parse_prompts(request.prompt, front.config.max_prompts, cut.most_tokens)
     check_count(len(prompts), params, front.config.max_prompts)
 
@@ -38,7 +38,7 @@ async def completions(front: Front, exchange: Exchange) -> None:
         )
         return CompletionAnswer(stamp, front.text.token_bytes, wanted)
 
-    with front.admission.reserve(len(prompts) * params.sequences) as seats:
+    with front.admission.reserve(len(prompts) * params.width) as seats:
         async with CancelWhenGone(exchange):
             ids = await _token_ids(front, prompts, request.add_special_tokens is not False, cut)
             work = Work(
