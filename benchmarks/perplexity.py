@@ -88,6 +88,7 @@ def _chunk_batch(limits: PlanLimits, chunk: Tokens, start: int) -> Batch:
         block_table=np.arange(limits.max_blocks, dtype=np.int32)[None, None],
         output_rows=np.arange(count, dtype=np.int32),
         output_slots=np.arange(count, dtype=np.int32),
+        output_targets=np.full(count, -1, np.int32),
         capture_logits=True,
     )
 

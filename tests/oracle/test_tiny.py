@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -92,7 +93,9 @@ def test_rotary_frequencies(written: Path, name: str, kind: str) -> None:
 
 @pytest.mark.parametrize("type_", list(TensorType), ids=lambda type_: type_.name)
 def test_every_weight_format_as_the_reference_reads_it(tmp_path: Path, type_: TensorType) -> None:
-    model = MODELS["biases"]
+    biases = MODELS["biases"]
+    wide = {"hidden_size": 256, "intermediate_size": 512}  # whole blocks of every format
+    model = replace(biases, config={**biases.config, **wide})
     path = write_gguf_file(model, tmp_path / "m.gguf", matrices=type_)
     expected, actual = (generate(exact_engine(path, name), model.prompts(), greedy(STEPS)) for name in BACKENDS)
     for one, other in zip(expected, actual, strict=True):

@@ -207,7 +207,8 @@ class SamplingParams:
             raise ParamError("beam_width", f"beam_width is {self.beam_width}; it must be at least n, {self.n}.")
         if self.best_of is not None:
             raise ParamError(
-                "best_of", "best_of is for choices that are drawn; a beam search has beam_width. Leave it out."
+                "best_of",
+                f"best_of is {self.best_of}; a beam search draws nothing and has beam_width. Leave it out.",
             )
         if self.stop:
             raise ParamError("stop", f"stop holds {self.stop[0]!r}; a beam search sees no text, use stop_token_ids.")
