@@ -108,7 +108,7 @@ class Scheduler:
         shortage = self._make_room()
         self._admission.adapt(shortage)
         builder = self._fill(shortage)
-        if builder.empty and not self._flights and self._slots.searches_any:
+        if builder.empty and not self._flights and self._slots.searches.any():
             builder = self._press_on()
         if builder.empty:
             return None
@@ -288,9 +288,8 @@ class Scheduler:
                 flight, result = flight.only(alive), result.only(alive[step.sample])
         self._computed(flight)
         prompt = None if result.prompt is None else self._prompt_logprobs(flight, result.prompt)
-        drawn, searches = flight.sampled, slots.searches[flight.sampled]
-        over: list[Family] = []
-        if searches.any():
+        drawn, over = flight.sampled, list[Family]()
+        if slots.forking and (searches := slots.searches[drawn]).any():
             over = self._beams.offered(drawn[searches], result.only(searches))
             drawn, result = drawn[~searches], result.only(~searches)
         outputs = self._outputs(drawn, result)

@@ -21,7 +21,7 @@ class SlotTable:
     so far; computed: those whose step has been applied. An idle slot has zeros, so it never has anything to feed.
     capacity: token slots of its pages. tail: the page of token slot capacity - 1.
     epoch: changes whenever the slot is vacated, so a late result is recognised. vacated: how often any was.
-    forking: running sequences of requests with several, the only ones that may share a page not full yet.
+    forking: running sequences of requests with several, beams too: the only ones that may share a page not full yet.
     """
 
     def __init__(self, num_slots: int, max_len: int, eos_ids: frozenset[int]) -> None:
@@ -48,11 +48,6 @@ class SlotTable:
         self._free = list(range(num_slots - 1, -1, -1))
         self._is_eos: Bools = np.zeros(max(eos_ids, default=0) + 2, np.bool_)  # the last entry stands for larger ids
         self._is_eos[list(eos_ids)] = True
-
-    @property
-    def searches_any(self) -> bool:
-        """Some slot has a beam."""
-        return any(s is not None and s.family.beams is not None for s in self.sequences)
 
     @property
     def free(self) -> int:
@@ -103,6 +98,7 @@ class SlotTable:
         self.count -= 1
         self._stopping -= sequence.stoppable
         self.forking -= sequence.forks
+        self.searches[slot] = False
         self.idle(slot)
         self.capacity[slot] = 0
         self._free.append(slot)
