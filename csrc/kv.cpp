@@ -1,15 +1,11 @@
 #include "kv.h"
 
 #include <cstring>
-#include <stdexcept>
-#include <string>
+
+#include "require.h"
 
 namespace octavo {
 namespace {
-
-void require(bool holds, const std::string& what) {
-  if (!holds) throw std::invalid_argument(what);
-}
 
 KvLayout layout_for(KvType type, int32_t num_pages, int32_t layers, int32_t page_size, int32_t kv_heads,
                     int32_t head_dim) {
