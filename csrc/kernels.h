@@ -13,7 +13,9 @@ namespace octavo {
 
 // ---------------------------------------------------------------------------------------------------- linear layers
 
-enum class ActivationKind : int32_t { f32 = 0, bf16 = 1, int8 = 2 };
+// bf16_as_f32: rounded to bf16 and kept as f32, for weights that have no products in bf16.
+enum class ActivationKind : int32_t { f32 = 0, bf16 = 1, int8 = 2, bf16_as_f32 = 3 };
+constexpr int32_t kActivationKinds = 4;
 
 // A matrix [n, k] as tiles of 16 output columns, each holding all of k in the order the level's kernel reads it.
 // Rows past n are zero. `tiles` is 64-byte aligned.

@@ -46,7 +46,7 @@ Enum enum_from(int32_t value, int32_t count, const char* what) {
 }
 
 WeightFormat format_from(int32_t value) { return enum_from<WeightFormat>(value, kWeightFormatCount, "weight format"); }
-ActivationKind activation_from(int32_t value) { return enum_from<ActivationKind>(value, 3, "activation type"); }
+ActivationKind activation_from(int32_t value) { return enum_from<ActivationKind>(value, kActivationKinds, "activation type"); }
 RowFunction function_from(int32_t value) { return enum_from<RowFunction>(value, kRowFunctions, "row function"); }
 
 // A plan that one thread at a time may use.

@@ -10,10 +10,10 @@ constexpr int32_t kColumns = 16;
 // Prepared rows of one block stay in a core's second-level cache while the tiles pass by.
 constexpr int64_t kRowBlockBytes = 256 << 10;
 
-// What one core does in a nanosecond: bytes of weights from memory, and multiply-adds by kind of activation (f32, bf16,
-// int8). Only the cut follows from these.
+// What one core does in a nanosecond: bytes of weights from memory, and multiply-adds by ActivationKind. Only the cut
+// follows from these.
 constexpr double kBytesPerNs = 16.0;
-constexpr double kMacsPerNs[] = {50.0, 100.0, 200.0};
+constexpr double kMacsPerNs[kActivationKinds] = {50.0, 100.0, 200.0, 50.0};
 
 // What a stage costs beyond its work: all threads arrive, and all learn of it.
 constexpr double kStageNs = 2000.0;

@@ -131,10 +131,12 @@ OCTAVO_INLINE f32x16 load_f16(const uint16_t* p) { return {_mm512_cvtph_ps(_mm25
 OCTAVO_INLINE f32x16 load_i8(const int8_t* p) {
   return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p)))};
 }
-// Four bits of each byte, from bit `shift` on.
-OCTAVO_INLINE f32x16 load_nibbles(const uint8_t* p, int shift) {
-  __m512i v = _mm512_srli_epi32(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p)), unsigned(shift));
-  return {_mm512_cvtepi32_ps(_mm512_and_si512(v, _mm512_set1_epi32(15)))};
+OCTAVO_INLINE __m512i bytes_to_i32(const uint8_t* p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p)); }
+OCTAVO_INLINE f32x16 load_low_nibbles(const uint8_t* p) {
+  return {_mm512_cvtepi32_ps(_mm512_and_si512(bytes_to_i32(p), _mm512_set1_epi32(15)))};
+}
+OCTAVO_INLINE f32x16 load_high_nibbles(const uint8_t* p) {
+  return {_mm512_cvtepi32_ps(_mm512_srli_epi32(bytes_to_i32(p), 4))};
 }
 OCTAVO_INLINE void store_bf16(uint16_t* p, f32x16 a) {
 #if defined(__AVX512BF16__)
@@ -253,11 +255,15 @@ OCTAVO_INLINE __m256 i8_256(const int8_t* p) {
   return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p)));
 }
 OCTAVO_INLINE f32x16 load_i8(const int8_t* p) { return {i8_256(p), i8_256(p + 8)}; }
-OCTAVO_INLINE __m256 nibbles_256(const uint8_t* p, int shift) {
-  __m256i v = _mm256_srli_epi32(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p)), shift);
-  return _mm256_cvtepi32_ps(_mm256_and_si256(v, _mm256_set1_epi32(15)));
+OCTAVO_INLINE __m256i bytes_to_i32(const uint8_t* p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p)); }
+OCTAVO_INLINE __m256 low_nibbles_256(const uint8_t* p) {
+  return _mm256_cvtepi32_ps(_mm256_and_si256(bytes_to_i32(p), _mm256_set1_epi32(15)));
 }
-OCTAVO_INLINE f32x16 load_nibbles(const uint8_t* p, int shift) { return {nibbles_256(p, shift), nibbles_256(p + 8, shift)}; }
+OCTAVO_INLINE __m256 high_nibbles_256(const uint8_t* p) {
+  return _mm256_cvtepi32_ps(_mm256_srli_epi32(bytes_to_i32(p), 4));
+}
+OCTAVO_INLINE f32x16 load_low_nibbles(const uint8_t* p) { return {low_nibbles_256(p), low_nibbles_256(p + 8)}; }
+OCTAVO_INLINE f32x16 load_high_nibbles(const uint8_t* p) { return {high_nibbles_256(p), high_nibbles_256(p + 8)}; }
 OCTAVO_INLINE void store_bf16(uint16_t* p, f32x16 a) {
   float t[16];
   store(t, a);
@@ -336,11 +342,8 @@ OCTAVO_INLINE f32x16 keep_first(f32x16 a) { return {(f32v)((i32v)a.v & 0xffff)};
 OCTAVO_INLINE f32x16 keep_second(f32x16 a) { return bf16_second(a); }
 OCTAVO_INLINE f32x16 load_f16(const uint16_t* p) { f32x16 r; for (int i = 0; i < 16; i++) r.v[i] = f16_to_f32(p[i]); return r; }
 OCTAVO_INLINE f32x16 load_i8(const int8_t* p) { f32x16 r; for (int i = 0; i < 16; i++) r.v[i] = p[i]; return r; }
-OCTAVO_INLINE f32x16 load_nibbles(const uint8_t* p, int shift) {
-  f32x16 r;
-  for (int i = 0; i < 16; i++) r.v[i] = float(p[i] >> shift & 15);
-  return r;
-}
+OCTAVO_INLINE f32x16 load_low_nibbles(const uint8_t* p) { f32x16 r; for (int i = 0; i < 16; i++) r.v[i] = p[i] & 15; return r; }
+OCTAVO_INLINE f32x16 load_high_nibbles(const uint8_t* p) { f32x16 r; for (int i = 0; i < 16; i++) r.v[i] = p[i] >> 4; return r; }
 OCTAVO_INLINE void store_bf16(uint16_t* p, f32x16 a) { for (int i = 0; i < 16; i++) p[i] = f32_to_bf16(a.v[i]); }
 
 #endif

@@ -11,6 +11,29 @@ namespace {
 
 typedef void (*LinearFn)(const LinearArgs&, int32_t tile_begin, int32_t tile_end, int32_t row_begin, int32_t row_end);
 
+#if defined(__AVX512BF16__)
+
+// One product more than the level below, whose other kernels this level takes as they are: compiled once more they would
+// be the same instructions, and the largest part of the library.
+LinearFn linear_below;
+
+void linear(const LinearArgs& args, int32_t tile_begin, int32_t tile_end, int32_t row_begin, int32_t row_end) {
+  bool own = args.weight->format == WeightFormat::bf16 && args.input.kind == ActivationKind::bf16;
+  LinearFn kernel = own ? float_linear<WeightFormat::bf16, ActivationKind::bf16> : linear_below;
+  kernel(args, tile_begin, tile_end, row_begin, row_end);
+}
+
+}  // namespace
+
+void fill_linear(KernelTable* table) {
+  avx512::fill_linear(table);
+  linear_below = table->linear;
+  table->linear = linear;
+  table->prepare_row = prepare_row;
+}
+
+#else
+
 // What a format has: kernels by kind of activation, null where there is none, and its way into tiles and out of them.
 struct FormatFunctions {
   LinearFn f32, bf16, int8;
@@ -40,7 +63,8 @@ const FormatFunctions& functions_of(WeightFormat format) { return CountedTable<k
 LinearFn kernel_of(WeightFormat format, ActivationKind activation) {
   const FormatFunctions& functions = functions_of(format);
   switch (activation) {
-    case ActivationKind::f32: return functions.f32;
+    case ActivationKind::f32:
+    case ActivationKind::bf16_as_f32: return functions.f32;
     case ActivationKind::bf16: return functions.bf16;
     case ActivationKind::int8: return functions.int8;
   }
@@ -80,6 +104,8 @@ void fill_linear(KernelTable* table) {
   table->linear = linear;
   table->gather_row = gather_row;
 }
+
+#endif
 
 }  // namespace OCTAVO_LEVEL
 }  // namespace octavo

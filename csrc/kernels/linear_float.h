@@ -180,14 +180,16 @@ OCTAVO_INLINE f32x16 weight_of(f32x16 q, const GroupScales& scales, int h) {
 template <WeightFormat F, int M, int T>
 OCTAVO_INLINE void multiply_quantised(FloatBlock<M, T>& block) {
   alignas(64) int8_t quants[T][8][64];
+  ScaleReader<F> readers[T];
+#pragma GCC unroll 4
+  for (int t = 0; t < T; t++) readers[t] = ScaleReader<F>(quant_tile(F, block.tiles[t], block.k));
   for (int32_t g = 0; g < block.k / kGroup; g++) {
     block.template fetch<int(group_bytes(F))>();
     GroupScales scales[T];
 #pragma GCC unroll 4
     for (int t = 0; t < T; t++) {
-      QuantTile tile = quant_tile(F, block.tiles[t], block.k);
-      spread_group<F>(tile.quants + g * quant_bytes(F), quants[t]);
-      scales[t] = load_scales<F>(tile, g);
+      spread_group<F>(block.tiles[t] + g * quant_bytes(F), quants[t]);
+      scales[t] = readers[t].next(g);
     }
 #pragma GCC unroll 2
     for (int h = 0; h < 2; h++)

@@ -67,6 +67,7 @@ template <WeightFormat F, int M, int Side>
 OCTAVO_INLINE void add_side(const Int8Block& block, __m256* acc) {
   constexpr QuantFormat f = quant_format(F);
   QuantTile tile = block.tile(F);
+  ScaleReader<F> reader(tile);
   for (int r = 0; r < M; r++) acc[r] = _mm256_setzero_ps();
   for (int32_t g = 0; g < block.groups(); g++) {
     if (Side == 0) block.fetch_group<F>(g);
@@ -74,7 +75,7 @@ OCTAVO_INLINE void add_side(const Int8Block& block, __m256* acc) {
 #pragma GCC unroll 8
     for (int i = 0; i < 8; i++)
       quants[i] = (__m256i)load_quants<F>(tile.quants + g * quant_bytes(F) + 32 * Side, i, kSignedQuants<F> ? 0 : f.zero);
-    GroupScales w = load_scales<F>(tile, g);
+    GroupScales w = reader.next(g);
     __m256 scales[f.scales], minima[f.scales];
     for (int h = 0; h < f.scales; h++) {
       scales[h] = Side ? w.scale[h].hi : w.scale[h].lo;

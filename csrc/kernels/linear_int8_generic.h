@@ -28,13 +28,14 @@ __attribute__((noinline)) void int8_block(const Int8Block& block) {
   finisher.prefetch<M>();
   for (int r = 0; r < M; r++) sums[r] = zero();
   QuantTile tile = block.tile(F);
+  ScaleReader<F> scales(tile);
   for (int32_t g = 0; g < block.groups(); g++) {
     int8_t quants[8][64];
     for (int i = 0; i < 8; i++) {
       bytes signed_quants = load_quants<F>(tile.quants + g * quant_bytes(F), i, 0);
       memcpy(quants[i], &signed_quants, 64);
     }
-    GroupScales w = load_scales<F>(tile, g);
+    GroupScales w = scales.next(g);
     for (int r = 0; r < M; r++) {
       const Int8Group* a = groups_of(block.rows() + r * block.stride()) + g;
       f32x16 halves[2] = {half_dot(quants, a, 0), half_dot(quants + 4, a, 1)};

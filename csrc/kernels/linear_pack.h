@@ -67,8 +67,9 @@ template <WeightFormat F>
 void gather_quantised(const PackedWeight& weight, const uint8_t* tile, int column, float scale, float* out) {
   constexpr QuantFormat f = quant_format(F);
   QuantTile parts = quant_tile(F, tile, weight.k);
+  ScaleReader<F> scales(parts);
   for (int32_t g = 0; g < weight.k / kGroup; g++, out += kGroup) {
-    GroupScales all = load_scales<F>(parts, g);
+    GroupScales all = scales.next(g);
     float d[f.scales], m[f.scales], lanes[kColumns];
     for (int h = 0; h < f.scales; h++) {
       store(lanes, all.scale[h]);
@@ -76,12 +77,15 @@ void gather_quantised(const PackedWeight& weight, const uint8_t* tile, int colum
       if constexpr (f.minima) store(lanes, all.minimum[h]);
       m[h] = f.minima ? lanes[column] : 0.0f;
     }
-    for (int i = 0; i < kGroup; i++) {
-      int code = load_codes<F, uint32_t>(parts.quants + g * quant_bytes(F) + 4 * column, i / 4) >> 8 * (i % 4) & 255;
-      float q = f.codebook ? kCodebook[code & 15] : float(code - f.zero);
-      int h = i / kHalf % f.scales;
-      // d * q is exact in f32 (at most 18 + 6 bits), so that a fused multiply-add would round to the same value.
-      out[i] = (f.minima ? d[h] * q + m[h] : d[h] * q) * scale;
+    for (int j = 0; j < 8; j++) {
+      uint32_t codes = load_codes<F, uint32_t>(parts.quants + g * quant_bytes(F) + 4 * column, j);
+      int h = j / 4 % f.scales;
+      for (int b = 0; b < 4; b++) {
+        int code = codes >> 8 * b & 255;
+        float q = f.codebook ? kCodebook[code & 15] : float(code - f.zero);
+        // d * q is exact in f32 (at most 18 + 6 bits), so that a fused multiply-add would round to the same value.
+        out[4 * j + b] = (f.minima ? d[h] * q + m[h] : d[h] * q) * scale;
+      }
     }
   }
 }

@@ -74,31 +74,54 @@ struct GroupScales {
   f32x16 scale[2], minimum[2];
 };
 
+// The scales of a tile's groups, asked for in ascending order. Minima are multiplied by `minimum_factor`, a power of two.
 template <WeightFormat F>
-OCTAVO_INLINE GroupScales load_scales(QuantTile tile, int64_t g) {
-  constexpr QuantFormat f = quant_format(F);
-  const uint8_t* own = tile.scales + g * scale_bytes(F);
-  GroupScales out;
-  if constexpr (f.kind == ScaleKind::f16) {
-    out.scale[0] = load_f16((const uint16_t*)own);
-    if constexpr (f.minima) out.minimum[0] = load_f16((const uint16_t*)own + kColumns);
+class ScaleReader {
+ public:
+  ScaleReader() = default;
+  inline __attribute__((always_inline)) explicit ScaleReader(QuantTile tile, float minimum_factor = 1.0f)
+      : own_(tile.scales), supers_((const uint16_t*)tile.supers), minimum_factor_(minimum_factor), super_(zero()),
+        super_minimum_(zero()) {}  // set before they are read, which GCC does not see: it would warn
+
+  // Of group g, where g counts from 0 in steps of 1 on.
+  inline __attribute__((always_inline)) GroupScales next(int32_t g) {
+    GroupScales out;
+    if constexpr (f.kind == ScaleKind::f16) {
+      out.scale[0] = load_f16((const uint16_t*)own_);
+      if constexpr (f.minima) out.minimum[0] = load_f16((const uint16_t*)own_ + kColumns);
+    } else {
+      if (g % kSuperGroups == 0) next_super();
+#pragma GCC unroll 2
+      for (int h = 0; h < f.scales; h++) {
+        const uint8_t* scales = own_ + h * kColumns;
+        if constexpr (f.kind == ScaleKind::nibbles) {
+          out.scale[h] = mul(super_, load_low_nibbles(scales));
+          out.minimum[h] = mul(super_minimum_, load_high_nibbles(scales));
+        } else {
+          out.scale[h] = mul(super_, load_i8((const int8_t*)scales));
+          const uint8_t* minima = scales + f.scales * kColumns;
+          if constexpr (f.minima) out.minimum[h] = mul(super_minimum_, load_i8((const int8_t*)minima));
+        }
+      }
+    }
+    own_ += scale_bytes(F);
     return out;
   }
-  const uint16_t* super = (const uint16_t*)(tile.supers + g / kSuperGroups * super_bytes(F));
-  f32x16 scale = load_f16(super), minimum = zero();
-  if constexpr (f.minima) minimum = sub(zero(), load_f16(super + kColumns));
-#pragma GCC unroll 2
-  for (int h = 0; h < f.scales; h++, own += kColumns) {
-    if constexpr (f.kind == ScaleKind::nibbles) {
-      out.scale[h] = mul(scale, load_nibbles(own, 0));
-      out.minimum[h] = mul(minimum, load_nibbles(own, 4));
-    } else {
-      out.scale[h] = mul(scale, load_i8((const int8_t*)own));
-      if constexpr (f.minima) out.minimum[h] = mul(minimum, load_i8((const int8_t*)own + f.scales * kColumns));
-    }
+
+ private:
+  static constexpr QuantFormat f = quant_format(F);
+
+  inline __attribute__((always_inline)) void next_super() {
+    super_ = load_f16(supers_);
+    if constexpr (f.minima) super_minimum_ = mul(load_f16(supers_ + kColumns), set1(-minimum_factor_));
+    supers_ += super_bytes(F) / 2;
   }
-  return out;
-}
+
+  const uint8_t* own_;
+  const uint16_t* supers_;
+  float minimum_factor_;
+  f32x16 super_, super_minimum_;
+};
 
 }  // namespace
 }  // namespace OCTAVO_LEVEL

@@ -120,7 +120,8 @@ int64_t peak_int8(int64_t rounds) {
 
 int64_t peak(ActivationKind kind, int64_t rounds) {
   switch (kind) {
-    case ActivationKind::f32: return peak_f32(rounds);
+    case ActivationKind::f32:
+    case ActivationKind::bf16_as_f32: return peak_f32(rounds);
     case ActivationKind::bf16: return peak_bf16(rounds);
     case ActivationKind::int8: return peak_int8(rounds);
   }

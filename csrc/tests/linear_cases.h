@@ -36,7 +36,7 @@ inline double bf16_value(uint16_t h) {
   return double(f);
 }
 
-constexpr const char* kActivationNames[] = {"f32", "bf16", "int8"};
+constexpr const char* kActivationNames[kActivationKinds] = {"f32", "bf16", "int8", "bf16 as f32"};
 
 // A matrix [n, k] in a file's own layout, and what it means.
 struct Matrix {

@@ -55,7 +55,7 @@ Expected expected_at(const Case& c, const float* x, int column, bool exact_activ
   int k = c.matrix.k;
   for (int i = 0; i < k; i++) {
     double w = c.matrix.values[size_t(column) * k + i], a = double(x[i]);
-    if (c.kind == ActivationKind::bf16) {  // round to nearest even
+    if (c.kind == ActivationKind::bf16 || c.kind == ActivationKind::bf16_as_f32) {  // round to nearest even
       uint32_t u;
       std::memcpy(&u, &x[i], 4);
       a = bf16_value(uint16_t((u + 0x7fff + (u >> 16 & 1)) >> 16));
@@ -152,14 +152,15 @@ void check_extremes(const KernelTable& table, const Matrix& m, ActivationKind ki
 }
 
 bool exists(WeightFormat format, ActivationKind kind) {
-  if (kind == ActivationKind::f32) return true;
+  if (kind == ActivationKind::f32 || kind == ActivationKind::bf16_as_f32) return true;
   return kind == ActivationKind::int8 ? is_quantised(format) : format == WeightFormat::bf16;
 }
 
 void check_level(const KernelTable& table) {
   Random random{0x9E3779B97F4A7C15ULL};
   for (const StoredFormat& format : kWeightFormats)
-    for (ActivationKind kind : {ActivationKind::f32, ActivationKind::bf16, ActivationKind::int8}) {
+    for (ActivationKind kind :
+         {ActivationKind::f32, ActivationKind::bf16, ActivationKind::int8, ActivationKind::bf16_as_f32}) {
       if (!exists(format.format, kind)) {
         expect(table.packed_tile_bytes(format.format, kind, 512) == 0, "%s: a missing combination claims to exist",
                table.level);
@@ -168,7 +169,8 @@ void check_level(const KernelTable& table) {
       int block = format.block_elements;
       expect(block == 1 || table.packed_tile_bytes(format.format, kind, 3 * block + 16) == 0,
              "%s: %s claims to hold half a block", table.level, format.name);
-      for (int rows = 1; rows <= 40; rows++) {
+      int step = kind == ActivationKind::bf16_as_f32 ? 13 : 1;  // f32's kernels
+      for (int rows = 1; rows <= 40; rows += step) {
         int n = 1 + random.below(70), k = block == 1 ? 1 + random.below(100) : block * (1 + random.below(block == 32 ? 5 : 2));
         Matrix m(format, n, k, random);
         check_values({table, m, kind, rows}, false, random);
