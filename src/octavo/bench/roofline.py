@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from octavo.backends.cpu.backend import CpuBackend
-from octavo.backends.cpu.packing import KINDS, ActivationKinds
+from octavo.backends.cpu.packing import BF16_AS_F32, KINDS, ActivationKinds
 from octavo.backends.cpu.peaks import Peaks, measure_peaks
 from octavo.backends.ops import KvSpec, UnsupportedError, Weight
 from octavo.backends.work import NOTHING, Arithmetic, Chunk, OpWork, StepLoad, Work, WorkCounter
@@ -143,7 +143,12 @@ def _timed(runner: StepRunner, shape: Shape, show: Show) -> TimedStep:
 def count_work(model: LoadedModel, kv: KvSpec, activations: str, level: str) -> list[OpWork]:
     """Every op of a model, with what it has to do."""
     kinds = ActivationKinds(activations, level)
-    names: dict[int, Arithmetic] = {KINDS["f32"]: "f32", KINDS["bf16"]: "bf16", KINDS["int8"]: "int8"}
+    names: dict[int, Arithmetic] = {
+        KINDS["f32"]: "f32",
+        KINDS["bf16"]: "bf16",
+        KINDS["int8"]: "int8",
+        BF16_AS_F32: "f32",
+    }
 
     def arithmetic_of(weight: Weight) -> Arithmetic:
         return names[kinds.of(weight)]

@@ -10,7 +10,7 @@ from tests.backends.harness import TinyDecoder, random_weight, small_limits
 
 from octavo.backends.cpu.backend import CpuBackend
 from octavo.backends.cpu.builder import CpuBuilder
-from octavo.backends.cpu.packing import KINDS
+from octavo.backends.cpu.packing import BF16_AS_F32, KINDS
 from octavo.backends.ops import Norm, Projection, Weight
 from octavo.formats.blocks import quantize
 from octavo.formats.tensor import TensorType
@@ -109,6 +109,8 @@ def test_progress_and_release() -> None:
         (TensorType.F32, "avx512_bf16", "auto", "f32"),
         (TensorType.Q4_0, "avx512_bf16", "f32", "f32"),
         (TensorType.BF16, "generic", "bf16", "bf16"),
+        (TensorType.F16, "generic", "bf16", "bf16 as f32"),
+        (TensorType.Q5_0, "avx512_bf16", "bf16", "bf16 as f32"),
     ],
 )
 def test_activation_types(type_: TensorType, level: str, activations: str, kind: str) -> None:
@@ -117,8 +119,9 @@ def test_activation_types(type_: TensorType, level: str, activations: str, kind:
     x = builder.embed(random_weight(rng, 64, 64, type_), 1.0)
     builder.linear(x, [Projection(random_weight(rng, 64, 64, type_))])
     builder.finish()
-    assert [arguments[1] for arguments in native.named("add_weight")] == [KINDS[kind]] * 2
-    assert [arguments[0] for arguments in native.named("add_prepared")] == [KINDS[kind]]
+    value = {**KINDS, "bf16 as f32": BF16_AS_F32}[kind]
+    assert [arguments[1] for arguments in native.named("add_weight")] == [value] * 2
+    assert [arguments[0] for arguments in native.named("add_prepared")] == [value]
 
 
 def test_a_norm_with_two_readers_keeps_its_rows() -> None:

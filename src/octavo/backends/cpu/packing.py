@@ -1,7 +1,9 @@
 """Which activation type each matrix is multiplied in, and packing it for the kernels.
 
 Activation types (`--activations`): auto multiplies quantised weights in int8, bf16 weights in bf16 on levels that have
-it, everything else in f32. A named type holds for every matrix; one that can't be multiplied in it is an error.
+it, everything else in f32. A named type holds for every matrix; one that can't be multiplied in it is an error. With
+bf16, activations are rounded to it for every matrix; but only bf16 weights have products in it, others have theirs in
+f32.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from octavo.formats.tensor import TensorType
 
 #: Values of csrc/kernels.h ActivationKind.
 KINDS = {"f32": 0, "bf16": 1, "int8": 2}
+BF16_AS_F32 = 3
 _BF16_LEVEL = "avx512_bf16"
 
 
@@ -32,6 +35,8 @@ class ActivationKinds:
 
     def of(self, weight: Weight) -> int:
         stored = weight.tensor.type
+        if self._activations == "bf16" and stored != TensorType.BF16:
+            return BF16_AS_F32
         if self._activations != "auto":
             return KINDS[self._activations]
         if is_quantised(stored):
