@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from peers.engine import Engine
-from perplexity import dataset_tokens, perplexity
+from perplexity import shown_perplexity
 
+from octavo.bench.perplexity import dataset_tokens
 from octavo.config import EngineConfig
 from octavo.formats.resolve import resolve
 from sidebyside.results import OURS, Results
@@ -24,7 +25,7 @@ def measure_perplexity(results: Results, engines: Sequence[Engine], model: str, 
 
     def exact(weights: str) -> float:
         config = EngineConfig(model=weights, activations="f32", kv_cache_dtype="f32")
-        return round(perplexity(config, tokens, show=True), 4)
+        return round(shown_perplexity(config, tokens), 4)
 
     if "f32" not in found:
         found["f32"] = exact(model)
@@ -35,7 +36,7 @@ def measure_perplexity(results: Results, engines: Sequence[Engine], model: str, 
             continue
         weights = engine.scored_weights()
         if engine.name == OURS:
-            value = round(perplexity(EngineConfig(model=model), tokens, show=True), 4)
+            value = round(shown_perplexity(EngineConfig(model=model), tokens), 4)
         else:
             value = by_file[weights] = by_file.get(weights) or exact(str(weights))
         found["engines"][engine.name] = value

@@ -10,9 +10,9 @@ import pytest
 from geometries import Geometry, write_random
 from peers.environment import peers_folder
 from peers.weights import Forms, halves_first
-from perplexity import log_likelihoods
 from tests.server.tiny_model import VOCAB, write_tiny_model
 
+from octavo.bench.perplexity import log_likelihoods
 from octavo.config import EngineConfig
 from octavo.formats.blocks import dequantize
 from octavo.formats.gguf import GgufFile

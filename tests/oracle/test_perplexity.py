@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from benchmarks.perplexity import LARGEST_LOSS, dataset_tokens, perplexity
+from benchmarks.perplexity import LARGEST_LOSS
 
+from octavo.bench.perplexity import dataset_tokens, perplexity
 from octavo.config import EngineConfig
 from octavo.formats.model_files import ModelFiles
 
