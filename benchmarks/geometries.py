@@ -2,7 +2,7 @@
 
     python benchmarks/geometries.py llama-3.2-1b:q4_0 qwen3-0.6b:bf16
 
-Prints the paths. The three formats of a geometry hold the same weights, rounded. All are of architecture `llama`, which
+Prints the paths. The formats of a geometry hold the same weights, rounded. All are of architecture `llama`, which
 every engine here reads; so qwen3-0.6b has Qwen3-0.6B's sizes (head size 128 included) without its norms of Q and K,
 which cost next to nothing. The tokenizer is SmolLM2's, filled up to the real vocabulary's size with tokens that no text
 is made of but that may be generated.
@@ -27,7 +27,8 @@ from octavo.formats.gguf_write import MetadataValue, write_gguf
 from octavo.formats.resolve import resolve
 from octavo.formats.tensor import Tensor, TensorType
 
-FORMATS = {"bf16": TensorType.BF16, "q8_0": TensorType.Q8_0, "q4_0": TensorType.Q4_0}
+_NAMES = ("BF16", "Q8_0", "Q4_0", "Q5_0", "Q4_K", "Q6_K")
+FORMATS = {name.lower(): TensorType[name] for name in _NAMES}
 _ROWS = 4096  # rounded at a time
 
 

@@ -24,7 +24,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from types import FrameType
 
-from geometries import GEOMETRIES, geometry_file
+from geometries import FORMATS, GEOMETRIES, geometry_file
 from peers.errors import PeerError
 from peers.llamacpp_build import built_path, native_server
 from peers.registry import DEFAULT, engines
@@ -52,7 +52,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--model",
         default=EngineConfig().model,
-        help=f"GGUF file or catalogue name, or random weights: {', '.join(GEOMETRIES)} with :bf16, :q8_0 or :q4_0",
+        help=f"GGUF file or catalogue name, or random weights: {', '.join(GEOMETRIES)} with :{', :'.join(FORMATS)}",
     )
     parser.add_argument("--native", action="store_true", help="build llama-server here with native flags")
     parser.add_argument("--llama-server", type=Path, metavar="PATH", help="a natively built llama-server")

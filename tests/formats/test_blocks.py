@@ -90,7 +90,7 @@ def test_equal_to_gguf_package(type_: TensorType, seed: int) -> None:
 
 
 @given(st.sampled_from(QUANTISED), st.integers(0, 2**32))
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 def test_rounding_error(type_: TensorType, seed: int) -> None:
     values = np.random.default_rng(seed).standard_normal((64, 256), np.float32)
     tensor = quantize("x", values, type_)

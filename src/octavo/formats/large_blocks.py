@@ -8,7 +8,7 @@
     IQ4_XS  {f16 d; u16 scales_high; u8 scales_low[4]; u8 q[128]}  8 of 32          x = d * s * CODEBOOK[q]
 
 A byte of q (and of third, fifth and high) holds elements that lie 32 apart, in Q6_K's q 64, in IQ4_XS's 16. Encoders
-give a group the scale that its extremes ask for, and the block the one that the largest of those asks for.
+give a group the scale that suits it best, or its extreme, and the block the one that the largest of those asks for.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.integer]
 
 BLOCK = 256
+
+# Scales that an encoder tries for a group with a minimum.
+_TRIES = 21
 
 _Q2_K = np.dtype([("scales", "u1", (16,)), ("q", "u1", (64,)), ("d", "<f2"), ("dmin", "<f2")])
 _Q3_K = np.dtype([("third", "u1", (32,)), ("q", "u1", (64,)), ("scales", "u1", (12,)), ("d", "<f2")])
@@ -153,14 +156,39 @@ def _bytes(out: npt.NDArray[np.void]) -> Bytes:
 def _with_minima(rows: Floats, groups: int, most: int, most_scale: int, out: npt.NDArray[np.void]) -> tuple[Bytes, ...]:
     """Writes d and dmin; scales, minima [rows, blocks, groups] and codes [rows, blocks, 256] from 0 to `most`."""
     x = _groups(rows, groups)
-    low = np.minimum(x.min(axis=-1), np.float32(0.0))
-    wanted = (x.max(axis=-1) - low) / np.float32(most)
+    wanted, low = _best_scale_and_minimum(x, most)
     out["d"] = wanted.max(axis=-1) / np.float32(most_scale)
     out["dmin"] = -low.min(axis=-1) / np.float32(most_scale)
     d, dmin = _float(out["d"])[..., None], _float(out["dmin"])[..., None]
     scales, minima = _round(wanted * inverse(d), 0, most_scale), _round(-low * inverse(dmin), 0, most_scale)
     codes = _round((x + (dmin * minima)[..., None]) * inverse(d * scales)[..., None], 0, most)
     return scales.astype(np.uint8), minima.astype(np.uint8), codes.astype(np.uint8).reshape(*d.shape[:-1], BLOCK)
+
+
+def _best_scale_and_minimum(x: Floats, most: int) -> tuple[Floats, Floats]:
+    """Of each group, scale and minimum (at most 0) with the least error, large values counting more.
+
+    Steps around the one that the extremes ask for, each with the least squares' fit to the codes that it gives.
+    """
+    low = np.minimum(x.min(axis=-1), np.float32(0.0))
+    span = x.max(axis=-1) - low
+    scale, minimum = span / np.float32(most), low
+    weight = np.abs(x) + np.sqrt(np.mean(x * x, axis=-1, keepdims=True))
+    all_, all_x = weight.sum(axis=-1), (weight * x).sum(axis=-1)
+    least = np.full(scale.shape, np.inf, np.float32)
+    for change in np.linspace(-1.0, 1.0, _TRIES, dtype=np.float32):
+        codes = _round((x - low[..., None]) * (inverse(span) * np.float32(most + change))[..., None], 0, most)
+        weighted = weight * codes
+        sum_, squares, products = weighted.sum(axis=-1), (weighted * codes).sum(axis=-1), (weighted * x).sum(axis=-1)
+        fitted = (all_ * products - sum_ * all_x) * inverse(all_ * squares - sum_ * sum_)
+        offset = (all_x - fitted * sum_) * inverse(all_)
+        fitted = np.where(offset > 0, products * inverse(squares), fitted)
+        offset = np.minimum(offset, np.float32(0.0))
+        error = (weight * (fitted[..., None] * codes + offset[..., None] - x) ** 2).sum(axis=-1)
+        better = (error < least) & (fitted >= 0)
+        scale, minimum = np.where(better, fitted, scale), np.where(better, offset, minimum)
+        least = np.where(better, error, least)
+    return scale, minimum
 
 
 def _signed_scales(
