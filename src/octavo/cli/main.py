@@ -21,6 +21,7 @@ VERBS = {
     "chat": "talk with a model in the terminal",
     "run": "answer one prompt",
     "pull": "download a model or data set from the catalogue",
+    "quantize": "write a GGUF model with its matrices in Q8_0, Q4_0 or Q4_K_M",
     "doctor": "show what this machine offers and what Octavo makes of it",
     "bench": "measure a server (any OpenAI server) or the engine",
     "simulate": "run the real scheduler on a simulated machine, or replay a recorded run",

@@ -62,6 +62,7 @@ class _Part:
     path: Path
     raw: mmap.mmap
     stored: dict[str, Stored]
+    places: dict[str, slice]
     infos: dict[str, TensorInfo]
 
     @classmethod
@@ -69,8 +70,8 @@ class _Part:
         raw = map_file(path)
         cursor = Cursor(path, raw)
         tensor_count, key_count = _read_header(cursor)
-        stored = _read_metadata(cursor, key_count)
-        return cls(path, raw, stored, _read_infos(cursor, tensor_count, _alignment(cursor, stored)))
+        stored, places = _read_metadata(cursor, key_count)
+        return cls(path, raw, stored, places, _read_infos(cursor, tensor_count, _alignment(cursor, stored)))
 
     def split_number(self, key: str, default: int) -> int:
         value = self.stored.get(key, default)
@@ -87,7 +88,7 @@ class GgufFile:
 
     def __init__(self, parts: Sequence[_Part]) -> None:
         self.path = parts[0].path
-        self.metadata = Metadata(parts[0].path, parts[0].raw, parts[0].stored)
+        self.metadata = Metadata(parts[0].path, parts[0].raw, parts[0].stored, parts[0].places)
         self.infos = {name: info for part in parts for name, info in part.infos.items()}
         self._homes = {name: part for part in parts for name in part.infos}
 
@@ -183,14 +184,16 @@ def _read_header(cursor: Cursor) -> tuple[int, int]:
     return tensor_count, key_count
 
 
-def _read_metadata(cursor: Cursor, key_count: int) -> dict[str, Stored]:
+def _read_metadata(cursor: Cursor, key_count: int) -> tuple[dict[str, Stored], dict[str, slice]]:
+    """Values, and where in the file each lies with the number of its type."""
     stored: dict[str, Stored] = {}
+    places: dict[str, slice] = {}
     strings_left = MAX_STRINGS
     for index in range(key_count):
         key = cursor.string(f"metadata key {index}", MAX_KEY_BYTES)
         if key in stored:
             cursor.fail(f"has metadata {key} twice")
-        what = f"metadata {key}"
+        what, begin = f"metadata {key}", cursor.position
         type_ = _value_type(cursor, what)
         if type_ is ValueType.ARRAY:
             value: Stored = _read_array(cursor, what, strings_left)
@@ -199,7 +202,8 @@ def _read_metadata(cursor: Cursor, key_count: int) -> dict[str, Stored]:
         else:
             value = _read_scalar(cursor, what, type_)
         stored[key] = value
-    return stored
+        places[key] = slice(begin, cursor.position)
+    return stored, places
 
 
 def _value_type(cursor: Cursor, what: str) -> ValueType:

@@ -83,10 +83,11 @@ class Metadata(Mapping[str, Value]):
     The typed accessors raise ModelFileError when a key is missing (and there is no default) or has another type.
     """
 
-    def __init__(self, path: Path, raw: mmap.mmap, stored: dict[str, Stored]) -> None:
+    def __init__(self, path: Path, raw: mmap.mmap, stored: dict[str, Stored], places: dict[str, slice]) -> None:
         self._path = path
         self._raw = raw
         self._stored = stored
+        self._places = places
 
     def __getitem__(self, key: str) -> Value:
         stored = self._stored[key]
@@ -157,6 +158,10 @@ class Metadata(Mapping[str, Value]):
         if not isinstance(stored, StringSpan):
             raise self._wrong(key, "an array of strings", stored)
         return self._pieces(stored)
+
+    def encoded(self, key: str) -> bytes:
+        """Type and value as the file has them, for writing them again."""
+        return self._raw[self._places[key]]
 
     def positions(self, key: str, text: str) -> list[int]:
         """Where an array of strings holds exactly this one, ascending; without decoding the others."""

@@ -4,54 +4,82 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from octavo.formats.blocks import row_bytes
 from octavo.formats.ggml_types import BY_TENSOR_TYPE
 from octavo.formats.gguf import DEFAULT_ALIGNMENT, MAGIC
 from octavo.formats.gguf_metadata import FIXED_DTYPES, ValueType
-from octavo.formats.tensor import Tensor
+from octavo.formats.tensor import Tensor, TensorType
 
-MetadataValue = bool | int | float | str | np.generic | npt.NDArray[Any] | list[str]
+MetadataValue = bytes | bool | int | float | str | np.generic | npt.NDArray[Any] | list[str]
 
 _TYPE_OF_DTYPE = {dtype: type_ for type_, dtype in FIXED_DTYPES.items() if type_ is not ValueType.BOOL}
 
 
-def write_gguf(path: str | os.PathLike[str], metadata: Mapping[str, MetadataValue], tensors: Iterable[Tensor]) -> None:
+@dataclass(frozen=True, slots=True)
+class LaterTensor:
+    """A tensor whose data (uint8 [rows, row_bytes]) is made only when it is written: one is in memory at a time."""
+
+    name: str
+    type: TensorType
+    shape: tuple[int, ...]
+    make: Callable[[], npt.NDArray[np.uint8]]
+
+    @property
+    def nbytes(self) -> int:
+        return prod(self.shape[:-1]) * row_bytes(self.type, self.shape[-1])
+
+
+def write_gguf(
+    path: str | os.PathLike[str], metadata: Mapping[str, MetadataValue], tensors: Iterable[Tensor | LaterTensor]
+) -> None:
     """Write a file that GgufFile.open reads back; it appears under its name only when it is whole.
 
     Python integers become uint32 (int32 if negative, 64 bits if they need it) and floats float32; numpy scalars and
-    arrays keep their own type. Tensor data is written as it is, in the given order, at the default alignment.
+    arrays keep their own type; bytes are a type and value as Metadata.encoded has them. Tensor data is written as it
+    is, in the given order, at the default alignment.
     """
     target = Path(path)
     part = target.with_name(target.name + ".part")
     ordered = list(tensors)
-    with part.open("wb") as file:
-        file.write(MAGIC + struct.pack("<IQQ", 3, len(ordered), len(metadata)))
-        for key, value in metadata.items():
-            file.write(_string(key) + _value(key, value))
-        offset = 0
-        for tensor in ordered:
-            file.write(_info(tensor, offset))
-            offset += _padded(tensor.data.nbytes)
-        file.write(bytes(_padded(file.tell()) - file.tell()))
-        for tensor in ordered:
-            file.write(np.ascontiguousarray(tensor.data).data)
-            file.write(bytes(_padded(tensor.data.nbytes) - tensor.data.nbytes))
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(part, target)
+    sizes = [tensor.nbytes if isinstance(tensor, LaterTensor) else tensor.data.nbytes for tensor in ordered]
+    try:
+        with part.open("wb") as file:
+            file.write(MAGIC + struct.pack("<IQQ", 3, len(ordered), len(metadata)))
+            for key, value in metadata.items():
+                file.write(_string(key) + _value(key, value))
+            offset = 0
+            for tensor, size in zip(ordered, sizes, strict=True):
+                file.write(_info(tensor, offset))
+                offset += _padded(size)
+            file.write(bytes(_padded(file.tell()) - file.tell()))
+            for tensor, size in zip(ordered, sizes, strict=True):
+                data = np.ascontiguousarray(tensor.make() if isinstance(tensor, LaterTensor) else tensor.data)
+                if data.nbytes != size:
+                    raise ValueError(f"tensor {tensor.name} has {data.nbytes} bytes; its type and shape take {size}")
+                file.write(data.data)
+                file.write(bytes(_padded(size) - size))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, target)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
 
 
 def _padded(count: int) -> int:
     return -(-count // DEFAULT_ALIGNMENT) * DEFAULT_ALIGNMENT
 
 
-def _info(tensor: Tensor, offset: int) -> bytes:
+def _info(tensor: Tensor | LaterTensor, offset: int) -> bytes:
     dims = tensor.shape[::-1]
     return _string(tensor.name) + struct.pack(
         f"<I{len(dims)}QIQ", len(dims), *dims, BY_TENSOR_TYPE[tensor.type].id, offset
@@ -65,6 +93,8 @@ def _string(text: str) -> bytes:
 
 def _value(key: str, value: MetadataValue) -> bytes:
     """Type number and value."""
+    if isinstance(value, bytes):
+        return value
     if isinstance(value, (bool, np.bool_)):
         return struct.pack("<I?", ValueType.BOOL, bool(value))
     if isinstance(value, str):

@@ -76,7 +76,7 @@ def _from_gguf(file: GgufFile) -> LoadedModel:
 
 
 def _from_folder(folder: SafetensorsFolder) -> LoadedModel:
-    name, architecture = _named_in(folder.config)
+    name, architecture = architecture_of(folder.config)
     model = Description(name, Fields(folder.config, "config.json"), folder, in_gguf=False)
     if model.has("quantization_config"):
         raise model.fields.error(
@@ -93,11 +93,11 @@ def check_architecture(files: ModelFiles) -> None:
 
     For a model that can't be served anyway that is the news, and not which of its files is missing or strange.
     """
-    _named_in(read_json(files.path / "config.json", MAX_INDEX_BYTES))
+    architecture_of(read_json(files.path / "config.json", MAX_INDEX_BYTES))
 
 
-def _named_in(config: Mapping[str, object]) -> tuple[str, Architecture]:
-    """The architecture that config.json names."""
+def architecture_of(config: Mapping[str, object]) -> tuple[str, Architecture]:
+    """The architecture that config.json names, and its name there. Raises MetadataError for an unsupported one."""
     names = config.get("architectures")
     name = names[0] if isinstance(names, list) and names else None
     architecture = next((known for known in ARCHITECTURES if name in known.config), None)

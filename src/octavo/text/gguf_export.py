@@ -1,0 +1,118 @@
+"""A folder's tokenizer.json as the metadata of a GGUF file: byte-level byte-pair encoding only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
+from tokenizers import Regex, pre_tokenizers
+
+from octavo.formats.errors import ModelFileError
+from octavo.formats.gguf_write import MetadataValue
+from octavo.formats.model_files import ModelFiles
+from octavo.formats.safetensors import read_json
+from octavo.text.gguf_vocabulary import CONTROL, NORMAL, UNUSED, USER_DEFINED
+from octavo.text.pretokenizers import PRE_TOKENIZERS, PreTokenizer
+from octavo.text.template_source import find_template
+from octavo.text.tokenizer import Tokenizer
+
+_MAX_JSON_BYTES = 64 << 20
+
+#: Texts whose pieces tell the ways to cut apart. Characters on which GGUF's names are coarser than authors' rules
+#: (pretokenizers.py) are not among them.
+PROBES = (
+    "Hello world, don't stop: I'LL we've you'Re x'd 'S",
+    "12345 1,000 3.14159 0x1F 1234567",
+    "  two  spaces   and trailing   ",
+    "\n\n\nlines\r\n\r\n  indented\n \n\tx = y**2  # c\n",
+    "日本語のテキスト、한국어 텍스트 中文 汉字",
+    "naïve café Straße ÀÉÎ Ωmega привет МИР",
+    "नमस्ते दुनिया مرحبا بالعالم",
+    "CamelCase snake_case HTTPServer iPhone fooBAR's",
+    "https://example.com/path?q=1&r=%20 a/b //",
+    '{"a": [1, 2, {"b": null}]} $100 #tag @user ~t ^c |p|',
+    "!?!?...—–“”‘’«» 👨‍👩‍👧",
+)
+
+
+def tokenizer_metadata(files: ModelFiles, size: int) -> dict[str, MetadataValue]:
+    """Keys `tokenizer.*` for a vocabulary of `size` tokens, as the model has.
+
+    Raises ModelFileError for a tokenizer that can't be written so.
+    """
+    path = files.path / "tokenizer.json"
+    vocabulary = Tokenizer.load(files).vocabulary
+    description = read_json(path, _MAX_JSON_BYTES)
+    model = description.get("model")
+    if not isinstance(model, dict) or model.get("type") != "BPE" or model.get("byte_fallback"):
+        raise ModelFileError(path, f"is {_kind(model)}; octavo quantize writes byte-level BPE vocabularies only")
+    texts, types = _tokens(description, model, size)
+    metadata: dict[str, MetadataValue] = {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": _pre_tokenizer_name(path, bool(model.get("ignore_merges"))),
+        "tokenizer.ggml.tokens": texts,
+        "tokenizer.ggml.token_type": np.array(types, np.int32),
+        "tokenizer.ggml.merges": [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]],
+        "tokenizer.ggml.add_bos_token": vocabulary.add_bos,
+    }
+    for name, token in (("bos", vocabulary.bos_id), ("eos", vocabulary.eos_id)):
+        if token is not None:
+            metadata[f"tokenizer.ggml.{name}_token_id"] = token
+    template = find_template(files)
+    if template is not None:
+        metadata["tokenizer.chat_template"] = template.text
+    return metadata
+
+
+def check_same_tokens(source: ModelFiles, target: Path) -> None:
+    """Raise ModelFileError unless the written file's tokenizer gives the ids of the folder's."""
+    ours, theirs = Tokenizer.load(ModelFiles("gguf", target, "")), Tokenizer.load(source)
+    for text in PROBES:
+        if ours.encode_prompt(text) != theirs.encode_prompt(text):
+            raise ModelFileError(
+                source.path / "tokenizer.json", f"can't be written as GGUF: {text!r} would get other tokens there"
+            )
+
+
+def _kind(model: object) -> str:
+    kind = model.get("type") if isinstance(model, dict) else None
+    return "byte-fallback BPE (SentencePiece's)" if kind == "BPE" else f"of type {kind!r}"
+
+
+def _tokens(description: Mapping[str, Any], model: Mapping[str, Any], size: int) -> tuple[list[str], list[int]]:
+    """Text and type of every id that the model has."""
+    texts, types = [f"[PAD{index}]" for index in range(size)], [UNUSED] * size
+    added = {entry["id"]: entry for entry in description.get("added_tokens") or []}
+    words = {**model["vocab"], **{entry["content"]: index for index, entry in added.items()}}
+    for text, index in words.items():
+        if index < size:
+            texts[index], types[index] = text, NORMAL
+    for index, entry in added.items():
+        if index < size:
+            types[index] = CONTROL if entry.get("special") else USER_DEFINED
+    return texts, types
+
+
+def _pre_tokenizer_name(path: Path, whole_words: bool) -> str:
+    """The first of GGUF's names that cuts the probes as tokenizer.json does."""
+    stored = tokenizers.Tokenizer.from_file(str(path))
+    wanted = [_pieces(stored.pre_tokenizer, text, stored.normalizer) for text in PROBES]
+    tried: dict[PreTokenizer, str] = {}
+    for name, rule in PRE_TOKENIZERS.items():
+        if rule.whole_words == whole_words and rule not in tried:
+            tried[rule] = name
+            cuts = [pre_tokenizers.Split(Regex(cut), "isolated") for cut in rule.cuts]
+            byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+            ours = pre_tokenizers.Sequence([*cuts, byte_level])
+            if all(_pieces(ours, text) == pieces for text, pieces in zip(PROBES, wanted, strict=True)):
+                return name
+    raise ModelFileError(path, "cuts texts into words in a way that GGUF has no name for here")
+
+
+def _pieces(cutter: Any, text: str, normalizer: Any = None) -> list[str]:
+    if normalizer is not None:
+        text = normalizer.normalize_str(text)
+    return [piece for piece, _ in cutter.pre_tokenize_str(text)]
