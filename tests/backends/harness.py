@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,9 +37,12 @@ def backend_of(level: str, threads: int = 2, activations: str = "auto") -> Any:
     return ReferenceBackend() if level == "reference" else CpuBackend(threads, level, activations)
 
 
+_COUNT = itertools.count()  # names differ, as in a file
+
+
 def random_weight(rng: np.random.Generator, rows: int, columns: int, type_: TensorType = TensorType.F32) -> Weight:
     values = rng.standard_normal((rows, columns), np.float32) / np.sqrt(columns)
-    return Weight(quantize(f"w{rows}x{columns}", values, type_))
+    return Weight(quantize(f"w{next(_COUNT)}.{rows}x{columns}", values, type_))
 
 
 def open_end(builder: Any, x: Buffer, width: int) -> None:

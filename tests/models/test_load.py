@@ -84,7 +84,6 @@ def test_harmless_tensors_are_passed_over(tmp_path: Path) -> None:
         ({"num_key_value_heads": 3}, "num_key_value_heads is 3; it must divide the number of heads, 4"),
         ({"hidden_act": "relu"}, "hidden_act is 'relu'"),
         ({"rms_norm_eps": float("inf")}, "rms_norm_eps is inf"),
-        ({"quantization_config": {"bits": 4}}, "quantization_config is set"),
         ({"rope_scaling": {"rope_type": "ntk"}}, "rope_type is 'ntk'; supported are"),
         ({"vocab_size": -1}, "vocab_size is -1"),
         ({"architectures": ["MixtralForCausalLM"]}, "num_local_experts is missing"),

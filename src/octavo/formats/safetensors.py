@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeGuard
 
 import numpy as np
+import numpy.typing as npt
 
 from octavo.formats.errors import ModelFileError
 from octavo.formats.mapped import drop_pages, map_file
@@ -29,6 +30,10 @@ MAX_SHARDS = 1024
 MAX_DIMS = 8
 
 _SUPPORTED = ("F32", "F16", "BF16")
+#: Types that quantised weights are made of; bf16 and fp8 as their bits.
+_ARRAYS = {
+    "F32": "<f4", "F16": "<f2", "BF16": "<u2", "F8_E4M3": "u1", "I64": "<i8", "I32": "<i4", "I8": "i1", "U8": "u1",
+}  # fmt: skip
 _BITS = {
     "F64": 64, "F32": 32, "F16": 16, "BF16": 16, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "I64": 64, "I32": 32,
     "I16": 16, "I8": 8, "U64": 64, "U32": 32, "U16": 16, "U8": 8, "BOOL": 8,
@@ -75,6 +80,14 @@ class SafetensorsFile:
         data = np.frombuffer(self._raw, np.uint8, info.nbytes, info.offset).reshape(rows, -1)
         return Tensor(name, TensorType[info.dtype], info.shape, data)
 
+    def array(self, name: str) -> npt.NDArray[Any]:
+        """A read-only view in the tensor's own shape; bf16 and fp8 as their bits. Raises ModelFileError."""
+        info = self.infos[name]
+        if info.dtype not in _ARRAYS:
+            raise ModelFileError(self.path, f"tensor {name} has type {info.dtype}; no quantised model here has such")
+        data: npt.NDArray[Any] = np.frombuffer(self._raw, np.uint8, info.nbytes, info.offset)
+        return data.view(_ARRAYS[info.dtype]).reshape(info.shape)
+
     def release(self, name: str) -> None:
         """Tell the kernel that this tensor's pages are not needed soon; views stay valid."""
         info = self.infos[name]
@@ -108,9 +121,20 @@ class SafetensorsFolder:
 
     def tensor(self, name: str) -> Tensor:
         """As SafetensorsFile.tensor."""
+        return self._file(name).tensor(name)
+
+    def info(self, name: str) -> TensorInfo:
+        """Type, shape and place. Raises ModelFileError if the tensor is missing."""
+        return self._file(name).infos[name]
+
+    def array(self, name: str) -> npt.NDArray[Any]:
+        """As SafetensorsFile.array."""
+        return self._file(name).array(name)
+
+    def _file(self, name: str) -> SafetensorsFile:
         if name not in self._files:
             raise ModelFileError(self.path, f"tensor {name} is missing")
-        return self._files[name].tensor(name)
+        return self._files[name]
 
     def release(self, name: str) -> None:
         self._files[name].release(name)

@@ -105,6 +105,18 @@ def _write_codes(out: npt.NDArray[np.void], codes: Bytes) -> None:
         out["fifth"] = np.packbits(codes >> np.uint8(4), axis=-1, bitorder="little")
 
 
+def join_blocks(type_: TensorType, scales: Floats, codes: Bytes) -> Bytes:
+    """Rows of Q4_0, Q5_0 or Q8_0 (uint8 [rows, row_bytes]) out of scales float32 [rows, blocks], rounded to f16, and
+    codes uint8 [rows, blocks, 32]: x = scale * (code - zero) with zero 8, 16 or 128."""
+    out = np.empty(scales.shape, _Q8_0 if type_ is TensorType.Q8_0 else _LAYOUTS[type_])
+    out["d"] = scales
+    if type_ is TensorType.Q8_0:
+        out["q"] = (codes ^ np.uint8(128)).view(np.int8)
+    else:
+        _write_codes(out, codes)
+    return out.view(np.uint8).reshape(len(scales), -1)
+
+
 def _symmetric(type_: TensorType, zero: int) -> tuple[Callable[[Bytes], Floats], Callable[[Floats], Bytes]]:
     """Decoder and encoder of x = d * (q - zero)."""
 

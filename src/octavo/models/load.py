@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from octavo.backends.ops import Weight
 from octavo.formats.gguf import GgufFile
 from octavo.formats.model_files import ModelFiles, open_weights
+from octavo.formats.quantised.folder import QuantisedFolder
 from octavo.formats.safetensors import MAX_INDEX_BYTES, SafetensorsFolder, read_json
 from octavo.models.architecture import Architecture
 from octavo.models.architectures import ARCHITECTURES
@@ -77,15 +78,12 @@ def _from_gguf(file: GgufFile) -> LoadedModel:
 
 def _from_folder(folder: SafetensorsFolder) -> LoadedModel:
     name, architecture = architecture_of(folder.config)
-    model = Description(name, Fields(folder.config, "config.json"), folder, in_gguf=False)
-    if model.has("quantization_config"):
-        raise model.fields.error(
-            "quantization_config", "is set; quantised safetensors are not supported, use a GGUF file"
-        )
+    file = QuantisedFolder.over(folder)
+    model = Description(name, Fields(folder.config, "config.json"), file, in_gguf=False)
     spec = architecture.spec(model)
-    weights = fill(spec, folder, architecture.names(model))
+    weights = fill(spec, file, architecture.names(model))
     end_ids = end_ids_from_folder(folder.path, folder.config)
-    return _loaded(spec, weights, end_ids, defaults_from_config(folder.path), folder.release)
+    return _loaded(spec, weights, end_ids, defaults_from_config(folder.path), file.release)
 
 
 def check_architecture(files: ModelFiles) -> None:

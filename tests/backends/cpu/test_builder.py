@@ -98,6 +98,19 @@ def test_progress_and_release() -> None:
     assert len(released) == len(shares) == 1 + 2 * 7
 
 
+def test_a_fused_tensor_is_released_when_all_of_it_is_packed() -> None:
+    native, builder = recording()
+    rng = np.random.default_rng(1)
+    table, fused, other = (random_weight(rng, rows, 64) for rows in (64, 96, 32))
+    x = builder.embed(table, 1.0)
+    first, second = (Projection(Weight(fused.tensor, np.arange(i, 96, 2, dtype=np.int32))) for i in range(2))
+    released: list[tuple[str, int]] = []
+    builder.linear(x, [first])
+    builder.linear(x, [second, Projection(other)])
+    builder.finish(release=lambda name: released.append((name, len(native.named("add_weight")))))
+    assert released == [(table.tensor.name, 1), (fused.tensor.name, 3), (other.tensor.name, 4)]
+
+
 @pytest.mark.parametrize(
     ("type_", "level", "activations", "kind"),
     [

@@ -8,6 +8,7 @@ f32.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 from octavo import _native
@@ -64,7 +65,9 @@ class Packer:
         self._progress = progress
         self._release = release
         self._handles: dict[tuple[int, int], int] = {}
-        self._total_bytes = sum({self._key(weight): weight.tensor.data.nbytes for weight in weights}.values())
+        different = {self._key(weight): weight.tensor for weight in weights}
+        self._total_bytes = sum(tensor.data.nbytes for tensor in different.values())
+        self._unpacked = Counter(tensor.name for tensor in different.values())
         self._packed_bytes = 0
 
     def handle(self, weight: Weight) -> int:
@@ -91,7 +94,8 @@ class Packer:
                 f"tensor {tensor.name!r} ({tensor.type.name}, shape {tensor.shape}) with activations {name}: {error}"
             ) from None
         self._packed_bytes += tensor.data.nbytes
-        if self._release is not None:
+        self._unpacked[tensor.name] -= 1  # a fused tensor is packed once for each of its slots
+        if self._release is not None and not self._unpacked[tensor.name]:
             self._release(tensor.name)
         if self._progress is not None:
             self._progress(self._packed_bytes / self._total_bytes)

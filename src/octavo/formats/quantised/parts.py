@@ -1,0 +1,55 @@
+"""The tensors that one quantised module is made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.formats.blocks import bf16_to_f32
+from octavo.formats.errors import ModelFileError
+from octavo.formats.safetensors import SafetensorsFolder
+
+Array = npt.NDArray[Any]
+Floats = npt.NDArray[np.float32]
+
+
+class Parts:
+    """`part` is what stands behind the module's name: `qweight` of `model.layers.0.mlp.up_proj.qweight`."""
+
+    def __init__(self, folder: SafetensorsFolder, module: str) -> None:
+        self.module = module
+        self._folder = folder
+
+    def __contains__(self, part: str) -> bool:
+        return f"{self.module}.{part}" in self._folder
+
+    def dtype(self, part: str) -> str:
+        """As safetensors names it. Raises ModelFileError if the part is missing."""
+        return self._folder.info(f"{self.module}.{part}").dtype
+
+    def array(self, part: str, dtype: str, dims: int) -> Array:
+        """A view of a part, of that type and number of dimensions. Raises ModelFileError."""
+        name = f"{self.module}.{part}"
+        info = self._folder.info(name)
+        if info.dtype != dtype or len(info.shape) != dims:
+            raise self.error(
+                part, f"has type {info.dtype} and shape {list(info.shape)}; expected are {dtype} and {dims} dimensions"
+            )
+        return self._folder.array(name)
+
+    def floats(self, part: str) -> Floats:
+        """A part of type F32, F16 or BF16 as float32; all finite. Raises ModelFileError."""
+        name = f"{self.module}.{part}"
+        stored, dtype = self._folder.array(name), self._folder.info(name).dtype
+        if dtype not in ("F32", "F16", "BF16"):
+            raise self.error(part, f"has type {dtype}; scales must be F32, F16 or BF16")
+        values = bf16_to_f32(stored) if dtype == "BF16" else stored.astype(np.float32)
+        if not np.isfinite(values).all():
+            raise self.error(part, "holds a scale that is not finite")
+        return values
+
+    def error(self, part: str, problem: str) -> ModelFileError:
+        """About one of the module's tensors."""
+        return ModelFileError(self._folder.path, f"tensor {self.module}.{part} {problem}")
