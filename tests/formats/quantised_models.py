@@ -62,11 +62,15 @@ def words(codes: Array, bits: int, order: tuple[int, ...] | None = None) -> Arra
     return packed.astype(np.uint32).view(np.int32)
 
 
-def values_of(codes: Array, zeros: Array, scales: Array, group: int) -> Array:
-    """float32 [rows, width] of codes [rows, width], zeros and scales [rows, groups], one element after another."""
+def values_of(codes: Array, zeros: Array, scales: Array, group: int, order: Array | None = None) -> Array:
+    """float32 [rows, width] of codes [rows, width], zeros and scales [rows, groups], one element after another.
+
+    order: input k is in group order[k] // group, where that isn't k // group.
+    """
     out = np.empty(codes.shape, np.float64)
     for k in range(codes.shape[1]):
-        out[:, k] = scales[:, k // group].astype(np.float64) * (codes[:, k].astype(int) - zeros[:, k // group])
+        g = (k if order is None else order[k]) // group
+        out[:, k] = scales[:, g].astype(np.float64) * (codes[:, k].astype(int) - zeros[:, g])
     return out.astype(np.float32)
 
 
@@ -85,19 +89,24 @@ def _integers(
     return codes, zeros, _scales(rng, (rows, groups), width, middle / 1.7)
 
 
-def gptq(bits: int, group_size: int, symmetric: bool, version: str = "gptq", desc_act: bool = False) -> Layout:
+def gptq(
+    bits: int, group_size: int, symmetric: bool, version: str = "gptq", desc_act: bool = False, spread: bool = False
+) -> Layout:
+    """spread: act-order, so the inputs of a group are no neighbours."""
+
     def make(rng: np.random.Generator, rows: int, width: int) -> tuple[Stored, Array]:
         group = width if group_size == -1 else group_size
         codes, zeros, scales = _integers(rng, rows, width, bits, group, symmetric)
         scales = scales.astype(np.float16)
         stored_zeros = zeros - (1 if version == "gptq" else 0)
+        order = rng.permutation(width) if spread else np.arange(width)
         parts: Stored = {
             "qweight": ("I32", np.ascontiguousarray(words(codes, bits).T)),
             "qzeros": ("I32", words(stored_zeros.T, bits)),
             "scales": ("F16", np.ascontiguousarray(scales.T)),
-            "g_idx": ("I32", (np.arange(width) // group).astype(np.int32)),
+            "g_idx": ("I32", (order // group).astype(np.int32)),
         }
-        return parts, values_of(codes, zeros, scales, group)
+        return parts, values_of(codes, zeros, scales, group, order)
 
     config = {
         "quant_method": "gptq", "bits": bits, "group_size": group_size, "sym": symmetric, "desc_act": desc_act,
@@ -127,7 +136,9 @@ def _compressed(format_: str, **weights_: Any) -> dict[str, Any]:
     return {"quant_method": "compressed-tensors", "format": format_, "config_groups": {"group_0": group}}
 
 
-def pack_quantized(bits: int, group_size: int | None, symmetric: bool) -> Layout:
+def pack_quantized(bits: int, group_size: int | None, symmetric: bool, spread: bool = False) -> Layout:
+    """spread: as for gptq, `"actorder": "group"`."""
+
     def make(rng: np.random.Generator, rows: int, width: int) -> tuple[Stored, Array]:
         group = group_size or width
         codes, zeros, scales = _integers(rng, rows, width, bits, group, symmetric)
@@ -139,7 +150,11 @@ def pack_quantized(bits: int, group_size: int | None, symmetric: bool) -> Layout
         }
         if not symmetric:
             parts["weight_zero_point"] = ("I32", np.ascontiguousarray(words(zeros.T, bits).T))
-        return parts, values_of(codes, zeros, scales, group)
+        order = None
+        if spread:
+            order = rng.permutation(width)
+            parts["weight_g_idx"] = ("I32", (order // group).astype(np.int32))
+        return parts, values_of(codes, zeros, scales, group, order)
 
     strategy = "group" if group_size else "channel"
     config = _compressed("pack-quantized", num_bits=bits, strategy=strategy, group_size=group_size, symmetric=symmetric)
@@ -201,6 +216,8 @@ LAYOUTS = {
     "gptq-64-zeros": gptq(4, 64, False),
     "gptq-128-zeros": gptq(4, 128, False),
     "gptq-row": gptq(4, -1, True, desc_act=True),
+    "gptq-act-order": gptq(4, 32, True, desc_act=True, spread=True),
+    "gptq-act-order-zeros": gptq(4, 64, False, desc_act=True, spread=True),
     "gptq-v2-zeros": gptq(4, 32, False, "gptq_v2"),
     "gptq-8bit": gptq(8, 64, True),
     "awq-32": awq(32),
@@ -210,6 +227,7 @@ LAYOUTS = {
     "packed-row": pack_quantized(4, None, True),
     "packed-32": pack_quantized(4, 32, True),
     "packed-64-zeros": pack_quantized(4, 64, False),
+    "packed-act-order": pack_quantized(4, 64, True, spread=True),
     "packed-8bit": pack_quantized(8, 64, True),
     "int8-rows": int_quantized("BF16"),
     "int8-whole": int_quantized("BF16", whole=True),

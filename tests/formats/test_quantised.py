@@ -151,7 +151,7 @@ def _with(part: str, dtype: str, array: np.ndarray) -> Any:
     return lambda parts: {**parts, part: (dtype, array)}
 
 
-_SHUFFLED = np.random.default_rng(1).permutation(WIDTH).astype(np.int32) // 32
+_UNEVEN = np.minimum(np.arange(WIDTH, dtype=np.int32) // 31, 9)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ _SHUFFLED = np.random.default_rng(1).permutation(WIDTH).astype(np.int32) // 32
     [
         ("gptq-32", _without("scales"), r"tensor m\.scales is missing"),
         ("gptq-32", _without("qzeros"), r"tensor m\.qzeros is missing"),
-        ("gptq-32", _with("g_idx", "I32", _SHUFFLED), r"m\.g_idx puts inputs into groups .*act-order.*neighbours"),
+        ("gptq-32", _with("g_idx", "I32", _UNEVEN), r"m\.g_idx does not put 320 inputs into groups of 32"),
         (
             "gptq-32",
             _with("scales", "F16", np.ones((3, ROWS), np.float16)),

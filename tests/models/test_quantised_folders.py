@@ -21,7 +21,7 @@ from octavo.runtime.build import build_engine
 
 STEPS = 6
 # A kind of each row format, on every level: that the level's kernels take them is shown by the formats' own tests.
-OF_EACH_FORMAT = ["gptq-32", "awq-128", "int8-rows", "fp8-blocks"]
+OF_EACH_FORMAT = ["gptq-32", "gptq-act-order", "awq-128", "int8-rows", "fp8-blocks"]
 
 
 def assert_same(expected_path: Path, path: Path, backend: str, **changes: object) -> None:

@@ -35,7 +35,10 @@ class UnsupportedError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """A matrix [out, in] as stored; `row_index` int32 [out] picks the stored row of each output (un-permuting)."""
+    """A matrix [out, in] as stored; `row_index` int32 [out] picks the stored row of each output (un-permuting).
+
+    Columns are in the order of the input: what is stored otherwise (`Tensor.order`), a decoder brings its input to.
+    """
 
     tensor: Tensor
     row_index: Ints | None = None

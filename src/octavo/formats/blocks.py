@@ -31,8 +31,13 @@ def row_bytes(type_: TensorType, width: int) -> int:
 
 
 def dequantize(tensor: Tensor) -> Floats:
-    """The tensor's values, float32 in its own shape."""
-    return dequantize_rows(tensor.type, tensor.data).reshape(tensor.shape)
+    """The tensor's values, float32 in its own shape, columns in the order of inputs."""
+    values = dequantize_rows(tensor.type, tensor.data).reshape(tensor.shape)
+    if tensor.order is None:
+        return values
+    in_order = np.empty_like(values)
+    in_order[..., tensor.order] = values
+    return in_order
 
 
 def dequantize_rows(type_: TensorType, data: Bytes) -> Floats:

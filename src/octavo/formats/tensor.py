@@ -34,9 +34,11 @@ class Tensor:
     """A tensor of a model file. `data` is uint8 [rows, row_bytes], usually a read-only view of the mapped file.
 
     shape: row-major, so a matrix is (out_features, in_features); a vector is (n,) with data [1, row_bytes].
+    order: int32 [in_features] of a matrix whose columns stand in another order: column i is of input order[i].
     """
 
     name: str
     type: TensorType
     shape: tuple[int, ...]
     data: npt.NDArray[np.uint8]
+    order: npt.NDArray[np.int32] | None = None

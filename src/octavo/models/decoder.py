@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 
-from octavo.backends.ops import AttentionOp, Buffer, Expert, Norm, Projection, Recorder
+from octavo.backends.ops import (
+    AttentionOp,
+    Buffer,
+    Expert,
+    Ints,
+    Norm,
+    Projection,
+    Recorder,
+    Weight,
+)
 from octavo.models.slots import Weights
 from octavo.models.spec import MLP, Attention, DecoderSpec, LatentAttention, LayerSpec, MoE, NormSpec, QkNorm
 
@@ -28,6 +40,26 @@ def _norm(norm: NormSpec, weights: Weights, slot: str, groups: int = 1) -> Norm:
 def _normed_with_rope(qk_norm: QkNorm) -> bool:
     """Whether this norm of q and k is the one that rope_and_store does on the way."""
     return qk_norm.over == "head" and qk_norm.norm.kind == "rms"
+
+
+def _by_order(named: list[tuple[str, Projection]]) -> list[tuple[Ints | None, list[tuple[str, Projection]]]]:
+    """Projections with the same order of columns together, and now as if theirs were that of x."""
+    found: list[tuple[Ints | None, list[tuple[str, Projection]]]] = []
+    for name, projection in named:
+        tensor, rows = projection.weight.tensor, projection.weight.row_index
+        if tensor.order is not None:
+            projection = Projection(Weight(replace(tensor, order=None), rows), projection.bias)
+        for order, same in found:
+            if _same_order(order, tensor.order):
+                same.append((name, projection))
+                break
+        else:
+            found.append((tensor.order, [(name, projection)]))
+    return found
+
+
+def _same_order(one: Ints | None, other: Ints | None) -> bool:
+    return one is other or (one is not None and other is not None and np.array_equal(one, other))
 
 
 class _Layer:
@@ -68,12 +100,12 @@ class _Layer:
         builder, heads, rotary = self._builder, mixer.heads, mixer.rope.rotary_dim
         inner = x
         if mixer.q_rank:
-            (inner,) = builder.linear(x, [self._projection("q_a")])
+            (inner,) = self._linear(x, ["q_a"])
             inner = self._latent_norm(inner, "q_a_norm", mixer)
-        (q,) = builder.linear(inner, [self._projection("q")])
-        latent, k_rope = builder.linear(x, [self._projection("kv_a"), self._projection("k_rope")])
+        (q,) = self._linear(inner, ["q"])
+        latent, k_rope = self._linear(x, ["kv_a", "k_rope"])
         latent = self._latent_norm(latent, "kv_a_norm", mixer)
-        k_nope, v = builder.linear(latent, [self._projection("k_b"), self._projection("v_b")])
+        k_nope, v = self._linear(latent, ["k_b", "v_b"])
 
         own = rotary + np.arange(heads * mixer.nope_dim, dtype=np.int32).reshape(heads, -1)
         shared = np.tile(np.arange(rotary, dtype=np.int32), (heads, 1))
@@ -96,7 +128,7 @@ class _Layer:
 
     def _attend_heads(self, x: Buffer, mixer: Attention) -> Buffer:
         builder = self._builder
-        q, k, v = builder.linear(x, [self._projection(name) for name in ("q", "k", "v")])
+        q, k, v = self._linear(x, ["q", "k", "v"])
         qk_norm = mixer.qk_norm
         if qk_norm is not None and not _normed_with_rope(qk_norm):
             own = qk_norm.over != "all"
@@ -110,9 +142,9 @@ class _Layer:
         """What the last matrix of a feed-forward reads."""
         builder = self._builder
         if not ffn.gated:
-            (up,) = builder.linear(x, [self._projection(f"{prefix}up")])
+            (up,) = self._linear(x, [f"{prefix}up"])
             return builder.activation(up, ffn.activation)
-        gate, up = builder.linear(x, [self._projection(f"{prefix}gate"), self._projection(f"{prefix}up")])
+        gate, up = self._linear(x, [f"{prefix}gate", f"{prefix}up"])
         return builder.gated(gate, up, ffn.activation)
 
     def _mixture(self, x: Buffer, ffn: MoE) -> Buffer:
@@ -126,15 +158,15 @@ class _Layer:
         mixed = builder.moe(x, self._projection("router"), correction, experts, ffn.routing, ffn.activation)
         if ffn.shared is not None:
             activated = self._activate(x, ffn.shared, "shared.")
-            builder.linear(activated, [self._projection("shared.down")], residual=mixed)
+            self._linear(activated, ["shared.down"], residual=mixed)
         return mixed
 
     def _add_projected(self, x: Buffer, values: Buffer, projection: str, post_norm: str) -> None:
         """x += residual_scale * norm(projection of values)."""
         if not self._layer.post_norm and self._layer.residual_scale == 1.0:
-            self._builder.linear(values, [self._projection(projection)], residual=x)
+            self._linear(values, [projection], residual=x)
         else:
-            (projected,) = self._builder.linear(values, [self._projection(projection)])
+            (projected,) = self._linear(values, [projection])
             self._add(x, projected, post_norm)
 
     def _add(self, x: Buffer, values: Buffer, post_norm: str) -> None:
@@ -145,6 +177,15 @@ class _Layer:
 
     def _normed(self, x: Buffer, slot: str) -> Buffer:
         return self._builder.norm(x, _norm(self._layer.norm, self._weights, self._prefix + slot))
+
+    def _linear(self, x: Buffer, names: Sequence[str], residual: Buffer | None = None) -> tuple[Buffer, ...]:
+        """Projections of x; those whose columns stand in another order read x in that order."""
+        outs: dict[str, Buffer] = {}
+        for order, same in _by_order([(name, self._projection(name)) for name in names]):
+            inputs = x if order is None else self._builder.columns([x], order)
+            found = self._builder.linear(inputs, [projection for _, projection in same], residual)
+            outs.update((name, out) for (name, _), out in zip(same, found, strict=True))
+        return tuple(outs[name] for name in names)
 
     def _projection(self, name: str) -> Projection:
         slot = self._prefix + name

@@ -141,7 +141,7 @@ class _Filling:
             )
             type_ = tensor.type if tensor.type in _ELEMENT_BYTES else TensorType.F32
             turned = np.ascontiguousarray(values.swapaxes(1, 2)).reshape(rows, width)
-            tensor = replace(tensor, type=type_, data=turned.view(np.uint8))
+            tensor = replace(tensor, type=type_, data=turned.view(np.uint8), order=None)
         return replace(tensor, shape=(rows, width))
 
     def _check(self, tensor: Tensor, stored: tuple[int, ...], shape: tuple[int, ...], slot: str) -> None:

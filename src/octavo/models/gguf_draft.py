@@ -258,6 +258,8 @@ class _Tensors:
         if any(weight.tensor.type is not type_ for weight in weights):
             found = ", ".join(sorted({weight.tensor.type.name for weight in weights}))
             raise WeightsError(f"what GGUF has as {name} is {found} here; all of it must have one type")
+        if any(weight.tensor.order is not None for weight in weights):
+            raise WeightsError(f"what GGUF has as {name} is in act-order here, which GGUF can't say")
         data = [_rows(weight, self._stored_rows(slot)) for slot, weight in zip(slots, weights, strict=True)]
         joined = data[0] if len(data) == 1 else np.concatenate(data)
         experts = (len(slots),) if isinstance(entry, Stacked) else ()

@@ -134,6 +134,7 @@ def _identity(spec: DecoderSpec, weights: Weights) -> str:
         tensor = weight.tensor
         digest.update(f"{slot} {tensor.type.name} {tensor.shape}".encode())
         digest.update(tensor.data.reshape(-1)[:_SAMPLE_BYTES].tobytes())
+        digest.update(b"" if tensor.order is None else tensor.order.tobytes())
     for slot, vector in sorted(weights.vectors.items()):
         digest.update(slot.encode())
         digest.update(vector.tobytes())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from tests.backends.harness import TinyDecoder, random_weight, small_limits
 from octavo.backends.cpu.backend import CpuBackend
 from octavo.backends.cpu.builder import CpuBuilder
 from octavo.backends.cpu.packing import BF16_AS_F32, KINDS
-from octavo.backends.ops import Norm, Projection, Weight
+from octavo.backends.ops import Norm, Projection, UnsupportedError, Weight
 from octavo.formats.blocks import quantize
 from octavo.formats.tensor import TensorType
 
@@ -109,6 +110,16 @@ def test_a_fused_tensor_is_released_when_all_of_it_is_packed() -> None:
     builder.linear(x, [second, Projection(other)])
     builder.finish(release=lambda name: released.append((name, len(native.named("add_weight")))))
     assert released == [(table.tensor.name, 1), (fused.tensor.name, 3), (other.tensor.name, 4)]
+
+
+def test_columns_in_another_order_are_for_decoders_to_bring_into_theirs() -> None:
+    _, builder = recording()
+    table, weight = (random_weight(np.random.default_rng(1), 64, 64) for _ in range(2))
+    x = builder.embed(table, 1.0)
+    shuffled = replace(weight.tensor, order=np.arange(64, dtype=np.int32)[::-1])
+    builder.linear(x, [Projection(Weight(shuffled))])
+    with pytest.raises(UnsupportedError, match=r"in the order of activations .*not experts, embeddings and heads"):
+        builder.finish()
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,11 @@ class Packer:
 
     def _pack(self, weight: Weight) -> int:
         tensor, kind = weight.tensor, self._kinds.of(weight)
+        if tensor.order is not None:
+            raise UnsupportedError(
+                f"tensor {tensor.name!r} has its columns in the order of activations (act-order); supported are "
+                "projections of plain layers, not experts, embeddings and heads"
+            )
         try:
             handle = self._native.add_weight(
                 format=int(tensor.type),

@@ -83,7 +83,7 @@ class QuantisedFolder:
             if f"{module}.{part}" in self._folder:
                 self._folder.release(f"{module}.{part}")
         data.flags.writeable = False
-        return Tensor(name, matrix.type, (rows, width), data), memory
+        return Tensor(name, matrix.type, (rows, width), data, matrix.order), memory
 
 
 def _fill(data: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], matrix: Matrix) -> None:

@@ -47,6 +47,10 @@ class Fp8Matrix:
         return TensorType.BF16
 
     @property
+    def order(self) -> None:
+        return None
+
+    @property
     def shape(self) -> tuple[int, int]:
         rows, width = self.bits.shape
         return rows, width

@@ -9,7 +9,8 @@
           pack_to_int32)
     int-quantized  weight int8 [out, in], weight_scale [out, 1], [out, groups] or one; weight_zero_point only zeros
 
-A word holds the code with the lowest number in its lowest bits. All mean scale * (code - zero).
+A word holds the code with the lowest number in its lowest bits. All mean scale * (code - zero). g_idx and weight_g_idx
+say which group each input is in.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from octavo.formats.quantised.matrix import GroupMatrix, group_type, unpack
+from octavo.formats.quantised.matrix import GroupMatrix, Ints, group_type, unpack
 from octavo.formats.quantised.parts import Array, Floats, Parts
 from octavo.formats.small_blocks import BLOCK
 
@@ -37,8 +38,6 @@ def gptq(parts: Parts, bits: int, group_size: int, zeros_less: int) -> GroupMatr
     words = parts.array("qweight", "I32", 2)
     width, rows = words.shape[0] * _WORD_BITS // bits, words.shape[1]
     group, groups = _groups(parts, "qweight", width, group_size)
-    if "g_idx" in parts:
-        _check_order(parts, "g_idx", width, group)
     scales = _shaped(parts, "scales", parts.floats("scales"), (groups, rows)).T
     stored = _shaped(parts, "qzeros", parts.array("qzeros", "I32", 2), (groups, -(-rows * bits // _WORD_BITS)))
     zeros = unpack(stored, bits)[:, :rows].T.astype(np.int16) + np.int16(zeros_less)
@@ -46,7 +45,8 @@ def gptq(parts: Parts, bits: int, group_size: int, zeros_less: int) -> GroupMatr
     def codes(begin: int, end: int) -> Bytes:
         return unpack(words[:, begin:end].T, bits)
 
-    return _matrix(parts, "qweight", bits, (rows, width), group, scales, zeros, codes)
+    order = _order(parts, "g_idx", width, group)
+    return _matrix(parts, "qweight", bits, (rows, width), group, scales, zeros, codes, order)
 
 
 def awq(parts: Parts, bits: int, group_size: int) -> GroupMatrix:
@@ -82,8 +82,6 @@ def packed(parts: Parts) -> GroupMatrix:
         )
     scales = parts.floats("weight_scale")
     group, groups = _groups_of_scales(parts, scales, rows, width)
-    if "weight_g_idx" in parts:
-        _check_order(parts, "weight_g_idx", width, group)
     zeros = np.full((rows, groups), 1 << (bits - 1), np.int16)
     if "weight_zero_point" in parts:
         stored = parts.array("weight_zero_point", "I32", 2)
@@ -93,7 +91,8 @@ def packed(parts: Parts) -> GroupMatrix:
     def codes(begin: int, end: int) -> Bytes:
         return unpack(words[begin:end], bits)[:, :width]
 
-    return _matrix(parts, "weight_packed", bits, (rows, width), group, scales, zeros, codes)
+    order = _order(parts, "weight_g_idx", width, group)
+    return _matrix(parts, "weight_packed", bits, (rows, width), group, scales, zeros, codes, order)
 
 
 def plain_int8(parts: Parts) -> GroupMatrix:
@@ -124,13 +123,14 @@ def _matrix(
     scales: Floats,
     zeros: Zeros,
     codes: Callable[[int, int], Bytes],
+    order: Ints | None = None,
 ) -> GroupMatrix:
     type_ = group_type(bits, zeros)
     if type_ is None:
         raise parts.error(part, "has codes of 8 bits with zero points; those are supported with 4 bits only")
     if scales.size and np.abs(scales).max() > _LARGEST_F16:
         raise parts.error(part, f"has a scale of {np.abs(scales).max():g}; the limit is {_LARGEST_F16:g}")
-    return GroupMatrix(type_, shape, group, scales, zeros, codes)
+    return GroupMatrix(type_, shape, group, scales, zeros, codes, order)
 
 
 def _shaped(parts: Parts, part: str, array: Array, shape: tuple[int, int]) -> Array:
@@ -156,12 +156,17 @@ def _groups_of_scales(parts: Parts, scales: Floats, rows: int, width: int) -> tu
     return _groups(parts, "weight_scale", width, width // scales.shape[1])
 
 
-def _check_order(parts: Parts, part: str, width: int, group: int) -> None:
-    """Groups must be neighbours: in the order of activations (act-order) they are spread over the row."""
-    order = parts.array(part, "I32", 1)
-    if not np.array_equal(order, np.arange(width) // group) and not (order == -1).all():
-        raise parts.error(
-            part,
-            "puts inputs into groups in the order of their activations (act-order, desc_act); supported are groups of "
-            "neighbours: use a file made without act-order",
-        )
+def _order(parts: Parts, part: str, width: int, group: int) -> Ints | None:
+    """What brings the inputs of each group together: act-order (desc_act) spreads them over the row. None: they are.
+
+    `part` says for each input which group it is in.
+    """
+    if part not in parts:
+        return None
+    group_of, neighbours = parts.array(part, "I32", 1), np.arange(width) // group
+    if np.array_equal(group_of, neighbours) or (len(group_of) == width and (group_of == -1).all()):
+        return None
+    order = np.argsort(group_of, kind="stable").astype(np.int32)
+    if not np.array_equal(group_of[order], neighbours):
+        raise parts.error(part, f"does not put {width} inputs into groups of {group}")
+    return order

@@ -14,6 +14,7 @@ from octavo.formats.tensor import TensorType
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int32]
 
 
 class Matrix(Protocol):
@@ -25,6 +26,11 @@ class Matrix(Protocol):
     @property
     def shape(self) -> tuple[int, int]: ...
 
+    @property
+    def order(self) -> Ints | None:
+        """As Tensor.order."""
+        ...
+
     def rows(self, begin: int, end: int) -> Bytes:
         """uint8 [end - begin, row_bytes]. `begin` is a multiple of 8."""
         ...
@@ -32,12 +38,12 @@ class Matrix(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GroupMatrix:
-    """x[r, k] = scales[r, g] * (codes[r, k] - zeros[r, g]) with g = k // group.
+    """x[r, k] = scales[r, g] * (codes[r, k] - zeros[r, g]) with g = k // group, for column k; `order` as Tensor.order.
 
     shape: (rows, width). scales float32, zeros int16, both [rows, groups]. codes(begin, end): of these rows, uint8
-    [end - begin, width]. type: Q4_0 (codes of 4 bits, all zeros 8), Q5_0 (4 bits, zeros from 0 to 16) or Q8_0 (8 bits,
-    all zeros 128): those have a scale for every 32 elements, and so hold exactly the same numbers, but for a scale that
-    f16 can't say, which is rounded to it.
+    [end - begin, width], in the order of inputs. type: Q4_0 (codes of 4 bits, all zeros 8), Q5_0 (4 bits, zeros from 0
+    to 16) or Q8_0 (8 bits, all zeros 128): those have a scale for every 32 elements, and so hold exactly the same
+    numbers, but for a scale that f16 can't say, which is rounded to it.
     """
 
     type: TensorType
@@ -46,11 +52,13 @@ class GroupMatrix:
     scales: Floats
     zeros: npt.NDArray[np.int16]
     codes: Callable[[int, int], Bytes]
+    order: Ints | None = None
 
     def rows(self, begin: int, end: int) -> Bytes:
         blocks = self.shape[1] // BLOCK
         group_of_block = np.arange(blocks) * BLOCK // self.group
-        codes = self.codes(begin, end).reshape(-1, blocks, BLOCK)
+        codes = self.codes(begin, end)
+        codes = (codes if self.order is None else codes[:, self.order]).reshape(-1, blocks, BLOCK)
         if self.type is TensorType.Q5_0:
             codes = codes + (16 - self.zeros[begin:end, group_of_block]).astype(np.uint8)[..., None]
         return join_blocks(self.type, self.scales[begin:end, group_of_block], codes)
