@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.formats.quantised_models import LAYOUTS, Layout, Stored, gptq, int_quantized, write_folder
 
 from octavo.formats.blocks import dequantize
@@ -207,3 +211,22 @@ def test_parts_that_do_not_fit(tmp_path: Path, name: str, change: Any, problem: 
     folder = opened(tmp_path, change(module(layout)[0]), layout.config)
     with pytest.raises(ModelFileError, match=problem):
         folder.tensor("m.weight")
+
+
+_DTYPES = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16, "I32": np.int32, "I64": np.int64, "I8": np.int8}
+
+
+@given(st.data())
+@settings(max_examples=150, deadline=None)
+def test_any_shape_and_type_of_a_part_is_read_or_refused(data: st.DataObject) -> None:
+    layout = LAYOUTS[data.draw(st.sampled_from(sorted(LAYOUTS)))]
+    parts, _ = module(layout, 40, 64)
+    part = data.draw(st.sampled_from(sorted(parts)))
+    dtype = data.draw(st.sampled_from([parts[part][0], *_DTYPES]))
+    shape = data.draw(st.lists(st.sampled_from([0, 1, 2, 5, 8, 40, 64]), max_size=3))
+    array = np.full(shape, data.draw(st.integers(-3, 127)), _DTYPES.get(dtype, np.uint8))
+    with TemporaryDirectory() as folder:
+        found = opened(Path(folder), {**parts, part: (dtype, array)}, layout.config)
+        for name in found.names:
+            with contextlib.suppress(ModelFileError):
+                assert dequantize(found.tensor(name)).shape == found.tensor(name).shape
