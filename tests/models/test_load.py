@@ -53,6 +53,16 @@ def test_a_bias_the_config_does_not_announce_is_left_over(tmp_path: Path) -> Non
         load_folder(folder_with(tmp_path, lambda arrays: arrays.update(extra)))
 
 
+def test_biases_of_zeros_add_nothing(tmp_path: Path) -> None:
+    """GPTQ's first writers gave one to every matrix."""
+    zeros = {"model.layers.0.self_attn.q_proj.bias": np.zeros(64, np.float32)}
+    loaded = load_folder(folder_with(tmp_path, lambda arrays: arrays.update(zeros)))
+    assert "layers.0.q.bias" not in loaded.weights.vectors
+    elsewhere = {"model.layers.0.self_attn.x_proj.bias": np.zeros(64, np.float32)}
+    with pytest.raises(WeightsError, match=r"x_proj\.bias"):
+        load_folder(folder_with(tmp_path, lambda arrays: arrays.update(elsewhere)))
+
+
 def test_wrong_shapes_are_named(tmp_path: Path) -> None:
     wrong = {"model.layers.1.mlp.down_proj.weight": np.zeros((64, 97), np.float32)}
     with pytest.raises(WeightsError, match=r"down_proj\.weight has shape \(64, 97\).*asks for \(64, 96\)"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import replace
 from math import prod
 
@@ -55,11 +56,17 @@ class _Filling:
         if missing:
             raise WeightsError(f"the model file lacks {_listed(missing)}; is it complete, and a {what}?")
         left_over = [n for n in self._file.names if n not in wanted and not n.endswith(self._names.ignored)]
+        left_over = [name for name in left_over if not self._adds_nothing(name, wanted)]
         if left_over:
             raise WeightsError(
                 f"the model file holds {_listed(left_over)}, which a {what} model does not use; "
                 "running without would give wrong text"
             )
+
+    def _adds_nothing(self, name: str, wanted: Container[str]) -> bool:
+        """A bias of zeros where the model has none: GPTQ's first writers gave one to every matrix."""
+        module, ending = name[: -len("bias")], name[-len(".bias") :]
+        return ending == ".bias" and f"{module}weight" in wanted and not dequantize(self._file.tensor(name)).any()
 
     def vector(self, slot: str) -> Floats:
         entry, (count,) = self._entries[slot], self.shapes[slot]
