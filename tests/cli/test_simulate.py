@@ -9,11 +9,16 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.simulate.test_replay import record
 
 from octavo.cli.main import main
+from octavo.engine.scheduler_config import SchedulerConfig
 from octavo.simulate.fleet import Fleet
+from octavo.simulate.recording import Segment
+from octavo.simulate.replay import what_if
 
 TRAFFIC = ["--num-requests", "40", "--request-rate", "20", "--input-len", "64", "--output-len", "16"]
 SMALL = ["--spec", "smollm2-135m", "--device", "cpu", *TRAFFIC]
@@ -62,6 +67,46 @@ def test_an_interrupted_run_keeps_what_it_had(
     content = json.loads(path.read_text())
     assert not content["complete"]
     assert 0 < content["figures"]["completed"] < 40
+    assert "INTERRUPTED" in capsys.readouterr().out
+
+
+def what_if_asked(folder: Path) -> list[str]:
+    record(folder / "run.jsonl", 1)
+    return [
+        "simulate",
+        "--replay",
+        str(folder / "run.jsonl"),
+        "--what-if",
+        "--max-num-seqs",
+        "1",
+        "--json",
+        str(folder / "x.json"),
+    ]
+
+
+def test_what_if_shows_both_and_writes_both(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(what_if_asked(tmp_path)) == 0
+    content = json.loads((tmp_path / "x.json").read_text())
+    assert content["complete"]
+    slower, faster = content["what if"]["latencies"]["e2e_ms"], content["as recorded, simulated"]["latencies"]["e2e_ms"]
+    assert slower["p50"] > faster["p50"]
+    assert len(capsys.readouterr().out.splitlines()) == 3
+
+
+def test_an_interrupted_what_if_keeps_the_part_it_had(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(path: Path, segment: Segment, config: SchedulerConfig, *rest: Any) -> Any:
+        if config.max_num_seqs == 1:
+            raise KeyboardInterrupt
+        return what_if(path, segment, config, *rest)
+
+    monkeypatch.setattr("octavo.simulate.replay.what_if", interrupted)
+    assert main(what_if_asked(tmp_path)) == 130
+    content = json.loads((tmp_path / "x.json").read_text())
+    assert not content["complete"]
+    assert "as recorded, simulated" in content
+    assert "what if" not in content
     assert "INTERRUPTED" in capsys.readouterr().out
 
 

@@ -18,6 +18,7 @@ from octavo.config import EngineConfig, ServerConfig
 
 if TYPE_CHECKING:
     from octavo.bench.policies.report import Comparison
+    from octavo.bench.policies.run import Outcome
     from octavo.simulate.scenario import Machine
 
 PAGE_SIZES = (4, 8, 16, 32, 64)
@@ -55,6 +56,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="such as paged/continuous or contiguous/static-dropped (default: eight of them)",
     )
     group.add_argument(
+        "--rounds",
+        type=at_least(1),
+        default=1,
+        metavar="N",
+        help="times through all combinations; three for a claim, as a machine drifts between runs (default: 1)",
+    )
+    group.add_argument(
         "--simulated",
         nargs="*",
         default=["a100-80g/llama-3-8b"],
@@ -88,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     try:
         _measure(arguments, config, combinations, machines, comparison, save)
-        every = [*comparison.outcomes, *(one for found in comparison.simulated.values() for one in found)]
+        every = [one for found in (*comparison.rounds, *comparison.simulated.values()) for one in found]
         comparison.complete = all(outcome.complete for outcome in every)
     except KeyboardInterrupt:
         pass
@@ -137,20 +145,23 @@ def _measure(
         "max_num_batched_tokens": base.max_num_batched_tokens,
         "engine": facts.texts,
     }
-    for combination in combinations:
-        outcome = run_combination(
-            combination,
-            base,
-            lambda: RealMachine(engine.executor),
-            work.load,
-            work.prompt,
-            arguments.max_tokens,
-            _show,
-        )
-        comparison.outcomes.append(outcome)
-        save()
-        if not outcome.complete:
-            return
+    for _ in range(arguments.rounds):
+        outcomes: list[Outcome] = []
+        comparison.rounds.append(outcomes)
+        for combination in combinations:
+            outcome = run_combination(
+                combination,
+                base,
+                lambda: RealMachine(engine.executor),
+                work.load,
+                work.prompt,
+                arguments.max_tokens,
+                _show,
+            )
+            outcomes.append(outcome)
+            save()
+            if not outcome.complete:
+                return
     for machine in machines:
         found = comparison.simulated[machine.name] = []
         for combination in combinations:

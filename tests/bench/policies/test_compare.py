@@ -92,7 +92,7 @@ def test_external_waste_is_free_memory_that_fits_nobody() -> None:
 
 
 def test_the_report_has_the_ratios_and_the_json_all_of_it(outcomes: dict[str, Outcome]) -> None:
-    comparison = Comparison({"model": "m"}, list(outcomes.values()), page_sizes={4: 0.01}, complete=True)
+    comparison = Comparison({"model": "m"}, [list(outcomes.values())], page_sizes={4: 0.01}, complete=True)
     shown = text(comparison)
     assert "contiguous, buddy growth; continuous" in shown
     assert "sequences at once, paged / contiguous" in shown
@@ -104,6 +104,29 @@ def test_the_report_has_the_ratios_and_the_json_all_of_it(outcomes: dict[str, Ou
     assert ratios(comparison.outcomes)["sequences at once, paged / contiguous"] >= 5
     comparison.complete = False
     assert "INTERRUPTED" in text(comparison)
+
+
+def test_of_several_rounds_the_run_of_median_throughput_counts(outcomes: dict[str, Outcome]) -> None:
+    paged, static = outcomes["paged; continuous"], outcomes["paged; static, padded"]
+    speeds = [(300.0, 100.0), (100.0, 100.0), (200.0, 50.0)]
+    rounds = [
+        [replace(paged, output_tokens_per_s=fast), replace(static, output_tokens_per_s=slow)] for fast, slow in speeds
+    ]
+    comparison = Comparison({}, rounds, complete=True)
+    assert [one.output_tokens_per_s for one in comparison.outcomes] == [200, 100]
+    name = "throughput, continuous / padded static (paged)"
+    assert comparison.ratios[name] == [3, 1, 4]
+    assert f"   3.00  {name} (1.00 to 4.00)" in text(comparison)
+    content = json.loads(json.dumps(comparison.to_json(), allow_nan=False))
+    assert (content["ratios"][name], content["ratios_by_round"][name]) == (3, [3, 1, 4])
+    assert [one["output_tokens_per_s"] for one in content["rounds"][2]] == [200, 50]
+
+
+def test_a_run_cut_short_is_shown_only_where_there_is_no_whole_one(outcomes: dict[str, Outcome]) -> None:
+    paged, static = outcomes["paged; continuous"], outcomes["paged; static, padded"]
+    cut = replace(paged, complete=False, output_tokens_per_s=1e6)
+    assert Comparison({}, [[paged, static], [cut]]).outcomes == [paged, static]
+    assert Comparison({}, [[static, cut]]).outcomes == [static, cut]
 
 
 def test_an_interrupted_run_is_marked_and_keeps_what_it_had() -> None:
@@ -140,7 +163,7 @@ def test_a_run_interrupted_before_anybody_had_ended_is_reported_too() -> None:
         )
     ]
     assert not any(one.completed for one in found)
-    comparison = Comparison({}, found)
+    comparison = Comparison({}, [found])
     json.dumps(comparison.to_json(), allow_nan=False)
     assert "INTERRUPTED" in text(comparison)
 

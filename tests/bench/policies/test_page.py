@@ -25,7 +25,7 @@ def comparison() -> Comparison:
     chosen = [Combination("contiguous", "static"), Combination("paged", "continuous")]
     return Comparison(
         {"model": "<b>&model</b>", "kv_tokens": 8192},
-        [outcome(one, work(24)) for one in chosen],
+        [[outcome(one, work(24)) for one in chosen]],
         page_sizes={4: 0.01, 64: 0.2},
         complete=True,
     )

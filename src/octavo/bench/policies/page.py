@@ -8,7 +8,7 @@ from pathlib import Path
 
 from octavo.bench.document import document, figure
 from octavo.bench.policies import plots
-from octavo.bench.policies.report import Comparison, cells, ratios
+from octavo.bench.policies.report import Comparison, cells, named_ratios
 from octavo.bench.policies.run import Outcome
 from octavo.formats.whole_file import write_whole
 
@@ -94,10 +94,7 @@ def _shown(value: object) -> str:
 
 
 def _ratios(comparison: Comparison) -> str:
-    named = list(ratios(comparison.outcomes).items())
-    for machine, found in comparison.simulated.items():
-        named += [(f"{name} (simulated: {machine})", value) for name, value in ratios(found).items()]
-    items = [f"<li><b>{value:.2f}</b> {html.escape(name)}</li>" for name, value in named]
+    items = [f"<li><b>{value:.2f}</b> {html.escape(name)}</li>" for name, value in named_ratios(comparison)]
     return f"<ul>{''.join(items)}</ul>" if items else ""
 
 

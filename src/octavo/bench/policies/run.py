@@ -99,14 +99,17 @@ class Outcome:
     observer: Observer
     timeline: Timeline
 
-    def to_json(self) -> dict[str, Any]:
+    def figures_json(self) -> dict[str, Any]:
         fields = {
             name: plain(getattr(self, name))
             for name in self.__slots__
             if name not in ("combination", "observer", "timeline")
         }
         name = {"name": self.combination.name, "kv": self.combination.kv, "batch": self.combination.batch}
-        return {**name, "padding": self.combination.padding, **fields, "over_time": self.observer.to_json()}
+        return {**name, "padding": self.combination.padding, **fields}
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self.figures_json(), "over_time": self.observer.to_json()}
 
     @property
     def lanes(self) -> list[Lane]:
