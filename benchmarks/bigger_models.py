@@ -17,11 +17,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from geometries import FORMATS, GEOMETRIES
+from geometries import FORMATS
 from sidebyside.page import number
 from sidebyside.results import OURS, Results
 
-MODELS = tuple(f"{geometry}:{format_}" for geometry in GEOMETRIES for format_ in FORMATS)
+MODELS = tuple(f"{geometry}:{format_}" for geometry in ("llama-3.2-1b", "qwen3-0.6b") for format_ in FORMATS)
 PEERS = {"bf16": ("llamacpp", "vllm-bf16"), "q8_0": ("llamacpp", "vllm-w8a8"), "q4_0": ("llamacpp",)}
 WORKLOADS = "W1,W2-32,W4"
 
