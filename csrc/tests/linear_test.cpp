@@ -50,29 +50,56 @@ std::vector<float> activations(int rows, int k, bool whole, Random& random) {
 struct Expected {
   double value, bound;
 };
-Expected expected_at(const Case& c, const float* x, int column, bool exact_activations) {
-  double sum = 0, magnitude = 0, moved = 0;
-  int k = c.matrix.k;
-  for (int i = 0; i < k; i++) {
-    double w = c.matrix.values[size_t(column) * k + i], a = double(x[i]);
-    if (c.kind == ActivationKind::bf16 || c.kind == ActivationKind::bf16_as_f32) {  // round to nearest even
-      uint32_t u;
-      std::memcpy(&u, &x[i], 4);
-      a = bf16_value(uint16_t((u + 0x7fff + (u >> 16 & 1)) >> 16));
+
+// The greatest magnitude in each group of 32 of each row of `values` [rows][k].
+template <class T>
+std::vector<double> group_magnitudes(const std::vector<T>& values, int rows, int k) {
+  int groups = (k + 31) / 32;
+  std::vector<double> greatest(size_t(rows) * groups);
+  for (int r = 0; r < rows; r++)
+    for (int i = 0; i < k; i++) {
+      double& group = greatest[size_t(r) * groups + i / 32];
+      group = std::fmax(group, std::fabs(double(values[size_t(r) * k + i])));
     }
-    sum += w * a;
-    double spread = 0, amax = 0;
-    if (c.kind == ActivationKind::int8) {
-      for (int j = i / 32 * 32; j < i / 32 * 32 + 32; j++) {
-        spread = std::fmax(spread, std::fabs(c.matrix.values[size_t(column) * k + j]));
-        amax = std::fmax(amax, std::fabs(double(x[j])));
-      }
-      if (!exact_activations) moved += std::fabs(w) * amax / 127;
-    }
-    magnitude += std::fabs(a) * std::fmax(std::fabs(w), spread * 4);
-  }
-  return {sum, moved + magnitude * (k + 8) * 0x1p-24 + 1e-30};
+  return greatest;
 }
+
+class Reference {
+ public:
+  Reference(const Case& c, const std::vector<float>& x, bool exact_activations)
+      : c_(c), x_(x), exact_(exact_activations), groups_((c.matrix.k + 31) / 32),
+        spreads_(group_magnitudes(c.matrix.values, c.matrix.n, c.matrix.k)),
+        amaxes_(group_magnitudes(x, c.rows, c.matrix.k)) {}
+
+  Expected at(int row, int column) const {
+    double sum = 0, magnitude = 0, moved = 0;
+    int k = c_.matrix.k;
+    for (int i = 0; i < k; i++) {
+      double w = c_.matrix.values[size_t(column) * k + i], a = activation(x_[size_t(row) * k + i]), spread = 0;
+      sum += w * a;
+      if (c_.kind == ActivationKind::int8) {
+        spread = spreads_[size_t(column) * groups_ + i / 32];
+        if (!exact_) moved += std::fabs(w) * amaxes_[size_t(row) * groups_ + i / 32] / 127;
+      }
+      magnitude += std::fabs(a) * std::fmax(std::fabs(w), spread * 4);
+    }
+    return {sum, moved + magnitude * (k + 8) * 0x1p-24 + 1e-30};
+  }
+
+ private:
+  double activation(float x) const {
+    if (c_.kind != ActivationKind::bf16 && c_.kind != ActivationKind::bf16_as_f32) return double(x);
+    uint32_t u;
+    std::memcpy(&u, &x, 4);
+    return bf16_value(uint16_t((u + 0x7fff + (u >> 16 & 1)) >> 16));  // to nearest even
+  }
+
+  const Case& c_;
+  const std::vector<float>& x_;
+  bool exact_;
+  int groups_;
+  std::vector<double> spreads_, amaxes_;
+};
 
 void check_values(const Case& c, bool whole, Random& random) {
   int n = c.matrix.n, k = c.matrix.k;
@@ -80,9 +107,10 @@ void check_values(const Case& c, bool whole, Random& random) {
   Packed packed(c.table, c.matrix, c.kind);
   Prepared prepared(c.table, c.kind, x, c.rows, k);
   std::vector<float> plain = run(c, packed.weight, prepared.rows, nullptr, nullptr);
+  Reference reference(c, x, whole);
   for (int r = 0; r < c.rows; r++)
     for (int column = 0; column < n; column++) {
-      Expected e = expected_at(c, &x[size_t(r) * k], column, whole);
+      Expected e = reference.at(r, column);
       double got = double(plain[size_t(r) * n + column]);
       if (!(std::fabs(got - e.value) <= e.bound)) return report(c, whole ? "wrong value (exact)" : "wrong value");
     }
