@@ -29,7 +29,8 @@ class Knob:
     """What is known of a setting beyond its type and default.
 
     low and high are inclusive, in `unit`. `unset` says in words what None means. `secret` values are never logged or
-    shown. `aliases` are further spellings of the flag, for people who come from other servers.
+    shown. `aliases` are further spellings of the flag, for people who come from other servers. A text matches
+    `pattern` as a whole, if there is one; `pattern_words` says it for people.
     """
 
     help: str
@@ -40,6 +41,8 @@ class Knob:
     unset: str = ""
     secret: bool = False
     aliases: tuple[str, ...] = ()
+    pattern: str = ""
+    pattern_words: str = ""
 
 
 def knob(default: Any, help: str, **known: Any) -> Any:
@@ -78,7 +81,7 @@ class Setting:
         if self.kind == "switch":
             return "true or false"
         if self.kind in ("text", "list"):
-            return "text"
+            return limits.pattern_words or "text"
         in_bytes = limits.unit == "bytes"
         what = "a size in bytes" if in_bytes else "an integer" if self.kind == "integer" else "a number"
         if limits.low is not None and limits.high is not None:
@@ -103,7 +106,9 @@ class Setting:
         if self.kind == "list":
             return isinstance(value, tuple) and all(isinstance(item, str) and item for item in value)
         if self.kind == "text":
-            return isinstance(value, str) and (not self.knob.choices or value in self.knob.choices)
+            if not isinstance(value, str) or (self.knob.pattern and not re.fullmatch(self.knob.pattern, value)):
+                return False
+            return not self.knob.choices or value in self.knob.choices
         numeric = (int,) if self.kind == "integer" else (int, float)
         if isinstance(value, bool) or not isinstance(value, numeric) or not math.isfinite(value):
             return False
@@ -264,7 +269,12 @@ class ServerConfig:
         high=86400,
     )
     strict_max_tokens: bool = knob(False, "refuse prompt + max_tokens over the context instead of clipping")
-    metrics_prefix: str = knob("vllm:", "prefix of the metric names on /metrics")
+    metrics_prefix: str = knob(
+        "vllm:",
+        "prefix of the metric names on /metrics",
+        pattern=r"([a-zA-Z_:][a-zA-Z0-9_:]*)?",
+        pattern_words="letters, digits, `_` and `:`, no digit first",
+    )
     log_level: str = knob("info", "log level", choices=("debug", "info", "warning", "error"))
 
     def __post_init__(self) -> None:

@@ -35,6 +35,17 @@ def test_defaults_are_the_dataclasses() -> None:
     assert parse() == (EngineConfig(), ServerConfig())
 
 
+@pytest.mark.parametrize("prefix", ["9x", "a b", "a-b", "ä", "x\n"])
+def test_a_metrics_prefix_that_no_scraper_would_read_is_refused(prefix: str) -> None:
+    with pytest.raises(ConfigError, match=r"metrics_prefix is .*; it must be letters, digits, `_` and `:`"):
+        ServerConfig(metrics_prefix=prefix)
+
+
+@pytest.mark.parametrize("prefix", ["", "octavo_", "vllm:"])
+def test_metrics_prefixes(prefix: str) -> None:
+    assert ServerConfig(metrics_prefix=prefix).metrics_prefix == prefix
+
+
 def test_configs_take_sizes_as_texts() -> None:
     assert EngineConfig(kv_cache_memory_bytes="64MiB").kv_cache_memory_bytes == 64 << 20  # type: ignore[arg-type]
     assert ServerConfig(max_body_bytes="1MB").max_body_bytes == 1_000_000  # type: ignore[arg-type]

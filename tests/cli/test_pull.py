@@ -36,7 +36,7 @@ def test_an_unknown_name_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_no_name(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["pull"]) == 1
+    assert cli.main(["pull"]) == 2
     assert "octavo pull --list" in capsys.readouterr().err
 
 

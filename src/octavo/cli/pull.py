@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from octavo.cli.options import show_size
+from octavo.config import ConfigError
 
 _REDRAW_S = 0.1
 _BAR_WIDTH = 28
@@ -24,7 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(catalogue_table())
         return 0
     if arguments.name is None:
-        raise ValueError("name what to pull; `octavo pull --list` shows the catalogue.")
+        raise ConfigError("name what to pull; `octavo pull --list` shows the catalogue.")
     print(pull(arguments.name))
     return 0
 
