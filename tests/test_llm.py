@@ -76,7 +76,8 @@ def test_chat_renders_the_models_template(llm: LLM) -> None:
 def test_chat_without_a_template_says_what_to_do(tmp_path: Path) -> None:
     path = write_gguf_file(MODELS["tied"], tmp_path / "base.gguf", extra=byte_tokenizer())
     with LLM(str(path), **SETTINGS) as base:
-        with pytest.raises(ValueError, match="has no chat template"):
+        assert base.why_no_chat == "the model base has no chat template"
+        with pytest.raises(ValueError, match=r"has no chat template; generate\(\) continues a text as it is"):
             base.chat([{"role": "user", "content": "hi"}], GREEDY)
         assert len(base.generate("hi", GREEDY)[0].outputs[0].token_ids) == 12
 

@@ -27,7 +27,7 @@ from octavo.formats.resolve import resolve
 from octavo.outputs import ActiveRequest, RequestOutput
 from octavo.runtime.build import build_engine
 from octavo.runtime.engine import Engine
-from octavo.text.chat import load_chat_template
+from octavo.text.chat import NoChatTemplate, load_chat_template
 from octavo.text.messages import checked_messages, shown
 from octavo.text.tokenizer import Tokenizer
 from octavo.text.words import Words
@@ -53,7 +53,7 @@ class LLM:
         self._config = config
         self.tokenizer = Tokenizer.load(files)
         self._words = Words(self.tokenizer)
-        self._template = load_chat_template(files, self.tokenizer)
+        self._template = load_chat_template(files, self.tokenizer, remedy="generate() continues a text as it is")
         self._engine: Engine | None = build_engine(config)
         self._active: dict[int, ActiveRequest] = {}
         self._next_id = 0
@@ -65,6 +65,11 @@ class LLM:
         if self._engine is None:
             raise RuntimeError("this LLM has been closed; make a new one")
         return self._engine
+
+    @property
+    def why_no_chat(self) -> str | None:
+        """A sentence about the model's chat template if it has none that works, so that conversations are refused."""
+        return self._template.reason if isinstance(self._template, NoChatTemplate) else None
 
     def default_params(self) -> SamplingParams:
         """What requests without parameters use: the model's own sampling defaults, unless generation_config is none."""

@@ -21,6 +21,7 @@ class FakeLLM:
     interrupt_after: int | None = None
     error: Exception | None = None
     pause_s: float = 0.0  # before each piece
+    why_no_chat: str | None = None
     asked: list[Any] = field(default_factory=list)
     params: list[SamplingParams] = field(default_factory=list)
     tokens: int = 0

@@ -59,6 +59,18 @@ def test_exit_ends(llm: FakeLLM, monkeypatch: pytest.MonkeyPatch) -> None:
     assert llm.closed
 
 
+def test_a_model_without_chat_template_is_told_of_at_once(
+    llm: FakeLLM, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    llm.why_no_chat = "the model base has no chat template"
+    say(monkeypatch, "one")
+    assert cli.main(["chat"]) == 1
+    assert capsys.readouterr().err == (
+        "octavo: the model base has no chat template; `octavo run` continues a text with it.\n"
+    )
+    assert llm.asked == []
+
+
 def test_unknown_commands_are_not_sent(
     llm: FakeLLM, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

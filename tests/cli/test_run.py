@@ -46,6 +46,19 @@ def test_raw_and_system(llm: FakeLLM) -> None:
     ]
 
 
+def test_a_model_without_chat_template_continues_the_prompt(llm: FakeLLM, capsys: pytest.CaptureFixture[str]) -> None:
+    llm.why_no_chat = "the model base has no chat template"
+    assert cli.main(["run", "Once upon", "--no-stats"]) == 0
+    assert llm.asked == ["Once upon"]
+    told = "octavo: the model base has no chat template; it continues the prompt as it is (--raw).\n"
+    assert capsys.readouterr().err == told
+    assert cli.main(["run", "Once upon", "--no-stats", "--raw"]) == 0
+    assert capsys.readouterr().err == ""
+    assert cli.main(["run", "Once upon", "--system", "Be brief."]) == 1
+    assert "has no chat template, so --system can't be told to it" in capsys.readouterr().err
+    assert len(llm.asked) == 2
+
+
 @pytest.mark.parametrize("arguments", [["run"], ["run", "-"]])
 def test_prompt_from_stdin(llm: FakeLLM, monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("from a pipe\n"))

@@ -25,6 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     with answer.open_llm(arguments) as llm:
+        if llm.why_no_chat is not None:
+            raise ValueError(f"{llm.why_no_chat}; `octavo run` continues a text with it.")
         if sys.stdin.isatty():
             print(f"{HELP}.", file=sys.stderr)
         params = answer.sampling(arguments, llm.default_params())

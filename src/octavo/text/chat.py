@@ -24,6 +24,7 @@ Message = Mapping[str, Any]
 
 #: Variables that are the server's to set; callers' own variables can't have these names.
 RESERVED = frozenset(["messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token"])
+_SERVERS_REMEDY = "pass one with --chat-template FILE, or use /v1/completions"
 
 
 class ChatTemplateError(ValueError):
@@ -131,11 +132,12 @@ class ChatTemplate:
 class NoChatTemplate:
     """Stands where a model's template would: the model still serves plain completions.
 
-    Attributes: problem, one sentence that names the model and what to do.
+    Attributes: reason, a sentence that names the model; problem, the same and what to do.
     """
 
-    def __init__(self, problem: str) -> None:
-        self.problem = problem
+    def __init__(self, reason: str, remedy: str) -> None:
+        self.reason = reason
+        self.problem = f"{reason}; {remedy}"
 
     def encode(self, messages: Sequence[Message], **options: object) -> ChatPrompt:
         """Raises ChatTemplateError."""
@@ -148,12 +150,12 @@ def check_template_file(path: str) -> None:
 
 
 def load_chat_template(
-    files: ModelFiles, tokenizer: Tokenizer, override: str | None = None
+    files: ModelFiles, tokenizer: Tokenizer, override: str | None = None, remedy: str = _SERVERS_REMEDY
 ) -> ChatTemplate | NoChatTemplate:
     """The chat template to use: a file that the operator names, or the model's own.
 
     override: that file; one that can't be used raises ChatTemplateError. A model without a template, or with a broken
-    one, is no error here but at each `encode`.
+    one, is no error here but at each `encode`. remedy: what its message tells to do then.
     """
     if override is not None:
         return ChatTemplate(_read(override), tokenizer)
@@ -161,10 +163,10 @@ def load_chat_template(
         source = find_template(files)
         if source is not None:
             return ChatTemplate(source, tokenizer)
-        problem = f"the model {files.name} has no chat template"
+        reason = f"the model {files.name} has no chat template"
     except (ChatTemplateError, ModelFileError) as error:
-        problem = f"the model {files.name} has no chat template that works: {error}"
-    return NoChatTemplate(f"{problem}; pass one with --chat-template FILE, or use /v1/completions")
+        reason = f"the model {files.name} has no chat template that works: {error}"
+    return NoChatTemplate(reason, remedy)
 
 
 def _compile(sandbox: TemplateSandbox, source: TemplateSource) -> tuple[nodes.Template, Template]:
