@@ -7,8 +7,7 @@ beyond ASCII count as upper and lower case alike, and white space beyond ASCII b
 rule is compared with llama.cpp's own in tests/text/test_pretokenizer_goldens.py.
 
 Left out are the names whose tokens are no bytes in GPT-2's alphabet (gemma4, granite-embed-multi-311m, sarvam-moe,
-whitespace), and superbpe, whose expression takes time in proportion to the square of a number's length. All others take
-time in proportion to the text.
+whitespace). All rules take time in proportion to the text.
 """
 
 from __future__ import annotations
@@ -90,6 +89,22 @@ _AFMOE_SCRIPTS = (
 # Groups of three digits counted from the end, 1,234,567, the first together with what is before it. In two steps, so
 # that the end of a number is looked for once.
 _DIGIT_GROUPS = (r"\P{N}*+\p{N}+|\P{N}++", r"\A\P{N}*+\p{N}{1,3}?(?=(?:\p{N}{3})*\z)|\p{N}{3}")
+
+
+def _superbpe() -> str:
+    """Cuts each run of ASCII digits before its groups of three, counted from its end; what is not cut off stays.
+
+    llama.cpp looks for (?=(\\d{3})+(?!\\d)) everywhere, which takes the square of a run's length. Here the end of a run
+    is looked for at its beginning only: a match reaches from one cut to the next.
+    """
+    groups = r"(?=(?:[0-9]{3})++(?![0-9]))"
+    before_groups = rf"(?:[0-9]{{1,2}}{groups})?"
+    to_groups = r"(?:[^0-9]++(?:[0-9]{1,2}(?![0-9]))?+)*+" + before_groups
+    return (
+        rf"\A[0-9]{{1,2}}(?![0-9]){to_groups}|\A(?=[^0-9]){to_groups}|\A[0-9]{{1,2}}{groups}"
+        rf"|[0-9]{{3}}(?:(?=[0-9])|{to_groups})"
+    )
+
 
 _JAIS2_SPACES = "".join(rf"|\s{{{count}}}(?!\S)" for count in (512, 256, 128, 64, 32, 16, 8, 4)) + r"|\s{1,2}(?!\S)|\s"
 
@@ -201,6 +216,7 @@ _RULES: tuple[tuple[str, PreTokenizer], ...] = (
             add_bos=True,
         ),
     ),
+    ("superbpe", PreTokenizer((r"\p{N}+", _superbpe()))),
     ("bloom gpt3-finnish poro-chat", PreTokenizer((_POETIC,))),
     ("viking", PreTokenizer((_POETIC, r"\p{N}"))),
 )
