@@ -50,10 +50,11 @@ void bind_text(nb::module_& m) {
       .def("encode", encode<ScoredMerges>, "text"_a, kEncode);
   nb::class_<Unigram>(m, "Unigram")
       .def("__init__", [](Unigram* self, nb::list texts, InputArray scores, InputArray kinds, bool space_prefix,
-                          bool one_space) {
-        new (self) Unigram(pieces_from(texts, scores, kinds), space_prefix, one_space);
-      }, "texts"_a, "scores"_a, "kinds"_a, "space_prefix"_a, "one_space"_a,
-         "SentencePiece's unigram model (csrc/unigram.h).")
+                          bool one_space, nb::bytes charsmap) {
+        Charsmap map = charsmap.size() ? Charsmap(view(charsmap)) : Charsmap();
+        new (self) Unigram(pieces_from(texts, scores, kinds), space_prefix, one_space, std::move(map));
+      }, "texts"_a, "scores"_a, "kinds"_a, "space_prefix"_a, "one_space"_a, "charsmap"_a,
+         "SentencePiece's unigram model (csrc/unigram.h); charsmap: as files keep it (csrc/charsmap.h), or empty.")
       .def("encode", encode<Unigram>, "text"_a, kEncode);
 }
 

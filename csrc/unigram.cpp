@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <stdexcept>
+#include <utility>
 
 namespace octavo {
 
@@ -13,8 +14,8 @@ constexpr float kUnknownPenalty = 10.0f;
 
 }  // namespace
 
-Unigram::Unigram(const std::vector<Piece>& pieces, bool space_prefix, bool one_space)
-    : space_prefix_(space_prefix), one_space_(one_space), words_(pieces), bytes_(pieces) {
+Unigram::Unigram(const std::vector<Piece>& pieces, bool space_prefix, bool one_space, Charsmap charsmap)
+    : space_prefix_(space_prefix), one_space_(one_space), charsmap_(std::move(charsmap)), words_(pieces), bytes_(pieces) {
   check_pieces(pieces);
   float lowest = std::numeric_limits<float>::max();
   for (size_t i = 0; i < pieces.size(); i++) {
@@ -53,7 +54,8 @@ std::string Unigram::escaped(std::string_view text) const {
 
 std::vector<int32_t> Unigram::encode(std::string_view text) const {
   std::vector<int32_t> ids;
-  words_.cut(text, [&](std::string_view stretch) { best_path(escaped(stretch), ids); },
+  words_.cut(text,
+             [&](std::string_view stretch) { best_path(escaped(charsmap_.normalized(stretch)), ids); },
              [&](int32_t word) { ids.push_back(word); });
   return ids;
 }

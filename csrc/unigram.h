@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "charsmap.h"
 #include "pieces.h"
 
 namespace octavo {
@@ -13,8 +14,9 @@ namespace octavo {
 class Unigram {
  public:
   // space_prefix: every stretch of text begins with a space. one_space: spaces at its ends are left out, and of several
-  // in a row all but one. Throws std::invalid_argument as check_pieces does.
-  Unigram(const std::vector<Piece>& pieces, bool space_prefix, bool one_space);
+  // in a row all but one. charsmap: normalises what is between user-defined pieces before that. Throws
+  // std::invalid_argument as check_pieces does.
+  Unigram(const std::vector<Piece>& pieces, bool space_prefix, bool one_space, Charsmap charsmap = {});
 
   // Ids of a text. User-defined pieces are found first, the longest at each place. A character that is no piece becomes
   // its bytes; bytes without a piece are left out.
@@ -31,6 +33,7 @@ class Unigram {
   void best_path(std::string_view text, std::vector<int32_t>& ids) const;
 
   bool space_prefix_, one_space_;
+  Charsmap charsmap_;
   std::string texts_;
   std::vector<Entry> entries_;  // sorted by their texts
   uint32_t begins_[257];        // entries whose first byte is less

@@ -192,6 +192,6 @@ class ScoredMerges:
 
 class Unigram:
     def __init__(
-        self, texts: list[bytes], scores: Floats, kinds: Ints, space_prefix: bool, one_space: bool
+        self, texts: list[bytes], scores: Floats, kinds: Ints, space_prefix: bool, one_space: bool, charsmap: bytes
     ) -> None: ...
     def encode(self, text: bytes) -> list[int]: ...

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
+import lzma
 from pathlib import Path
 
 import numpy as np
 
 from octavo.formats.gguf_metadata import Value
 
-_STORED: dict[str, list[tuple[str, float, int]]] = json.loads(
-    (Path(__file__).parent / "goldens" / "sentencepiece.json").read_text()
-)
+_FOLDER = Path(__file__).parent / "goldens"
+STORED: dict[str, list[tuple[str, float, int]]] = json.loads((_FOLDER / "sentencepiece.json").read_text())
+CHARSMAP = _FOLDER / "nmt_nfkc.charsmap.xz"
 
 
 def metadata(trained: str, model: str, **changes: Value) -> dict[str, Value]:
     """trained: bpe or unigram; model: as GGUF calls it. changes: of keys after "tokenizer.ggml."."""
-    texts, scores, types = zip(*_STORED[trained], strict=True)
+    texts, scores, types = zip(*STORED[trained], strict=True)
     return {
         "tokenizer.ggml.model": model,
         "tokenizer.ggml.tokens": list(texts),
@@ -41,3 +42,22 @@ MODELS = {
 
 #: By SentencePiece itself, not by llama.cpp.
 UNIGRAM = metadata("unigram", "t5", add_space_prefix=True, add_bos_token=True, add_eos_token=False)
+
+
+def charsmap() -> bytes:
+    """The map that SentencePiece normalises texts by unless it is told otherwise."""
+    return lzma.decompress(CHARSMAP.read_bytes())
+
+
+def normalised_unigram() -> dict[str, Value]:
+    """UNIGRAM behind that map, spaces made one."""
+    stored = np.frombuffer(charsmap(), np.int8)
+    return metadata(
+        "unigram",
+        "t5",
+        add_space_prefix=True,
+        add_bos_token=True,
+        add_eos_token=False,
+        remove_extra_whitespaces=True,
+        precompiled_charsmap=stored,
+    )

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.text.sentencepiece_models import MODELS, UNIGRAM
+from tests.text.sentencepiece_models import MODELS, UNIGRAM, charsmap, normalised_unigram
 from tests.text.token_samples import FIXED, random_texts
-from tokenizers import AddedToken, decoders, models, normalizers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Library
 
 from octavo.formats.gguf_metadata import Value
@@ -62,6 +62,39 @@ def test_ids_equal_those_from_gguf(name: str, tmp_path: Path) -> None:
     assert hf.vocabulary.control == gguf.vocabulary.control
     assert [text for text in TEXTS if hf.encode(text) != gguf.encode(text)] == []
     assert [text for text in TEXTS if hf.encode_trusted(text) != gguf.encode_trusted(text)] == []
+
+
+@pytest.fixture
+def normalising(tmp_path: Path) -> tuple[Library, Tokenizer]:
+    """The library's own tokenizer, and ours of its file, that normalises as T5's does."""
+    write_json(tmp_path, {**UNIGRAM})
+    library = Library.from_file(str(tmp_path / "tokenizer.json"))
+    one_space = normalizers.Replace(Regex(" {2,}"), " ")
+    library.normalizer = normalizers.Sequence([normalizers.Precompiled(charsmap()), normalizers.Strip(), one_space])
+    library.pre_tokenizer = pre_tokenizers.Metaspace()
+    library.save(str(tmp_path / "tokenizer.json"))
+    return library, Tokenizer.load(ModelFiles("safetensors", tmp_path, "x"))
+
+
+def test_normalised_texts_have_the_ids_of_the_library(normalising: tuple[Library, Tokenizer]) -> None:
+    library, ours = normalising
+    known = [library.encode(text, add_special_tokens=False).ids for text in TEXTS]
+    assert [text for text, ids in zip(TEXTS, known, strict=True) if ours.encode(text) != ids] == []
+
+
+def test_normalised_texts_have_the_ids_of_sentencepiece(normalising: tuple[Library, Tokenizer], tmp_path: Path) -> None:
+    """But for marks behind letters: the library normalises both together, SentencePiece the longest text it knows."""
+    write_gguf(tmp_path / "model.gguf", normalised_unigram(), [])
+    gguf = Tokenizer.load(ModelFiles("gguf", tmp_path / "model.gguf", "x"))
+    texts = ["Ｆｕｌｌ ｗｉｄｔｈ", "① ﬁne\u3000\u00a0½", "㌀ ℌ ㏒", "  several   spaces ", "Straße ²"]
+    assert [text for text in texts if normalising[1].encode(text) != gguf.encode(text)] == []
+
+
+def test_normalised_text_becomes_no_control_token(normalising: tuple[Library, Tokenizer]) -> None:
+    """Full-width signs turn into those of a control token's text."""
+    tokenizer = normalising[1]
+    for encode in (tokenizer.encode, tokenizer.encode_trusted):
+        assert not any(map(tokenizer.is_control, encode("＜end_of_turn＞")))
 
 
 def test_a_word_of_the_user_may_hold_spaces(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.text import tokenizer_goldens
-from tests.text.sentencepiece_models import MODELS, UNIGRAM
+from tests.text.sentencepiece_models import MODELS, UNIGRAM, normalised_unigram
 
 from octavo.formats.errors import ModelFileError
 from octavo.formats.gguf_metadata import Value
@@ -69,9 +69,33 @@ def test_unigram_with_one_space(tmp_path: Path) -> None:
     assert changed.decode(changed.encode("  the   page ")) == " the page"
 
 
-def test_normalisation_is_refused(tmp_path: Path) -> None:
-    charsmap = np.zeros(8, np.int8)
-    with pytest.raises(ModelFileError, match="precompiled_charsmap, which normalises texts; only tokenizers without"):
+def test_normalised_texts_have_the_ids_of_sentencepiece(tmp_path: Path) -> None:
+    normalised = load(tmp_path, normalised_unigram())
+    tokenizer_goldens.assert_equal(normalised, tokenizer_goldens.read("normalised")["unigram"])
+    assert normalised.decode(normalised.encode("Ｆｕｌｌ ｗｉｄｔｈ ① ﬁne\u3000\u00a0½")) == " Full width 1 fine 1⁄2"
+    assert normalised.encode_trusted("<end_of_turn>ａ") == [4, *normalised.encode("a")]
+
+
+def test_normalised_text_becomes_no_control_token(tmp_path: Path) -> None:
+    """Full-width signs turn into those of a control token's text."""
+    normalised = load(tmp_path, normalised_unigram())
+    for encode in (normalised.encode, normalised.encode_trusted):
+        ids = encode("＜end_of_turn＞")
+        assert not any(map(normalised.is_control, ids))
+        assert normalised.decode(ids) == " <end_of_turn>"
+
+
+@pytest.mark.parametrize(
+    ("charsmap", "message"),
+    [
+        (np.zeros(3, np.int8), "the precompiled charsmap has less than 4 bytes"),
+        (np.zeros(8, np.int8), "says that its trie has 0 bytes, of 4"),
+        (np.full(8, -1, np.int8), "says that its trie has 4294967295 bytes, of 4"),
+        (np.array([4, 0, 0, 0, *[0] * 4, 65], np.int8), "the precompiled charsmap's last replacement has no end"),
+    ],
+)
+def test_broken_charsmaps(tmp_path: Path, charsmap: Value, message: str) -> None:
+    with pytest.raises(ModelFileError, match=f"has a tokenizer that can't be built: .*{message}"):
         load(tmp_path, {**UNIGRAM, "tokenizer.ggml.precompiled_charsmap": charsmap})
 
 

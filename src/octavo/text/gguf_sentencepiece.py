@@ -34,15 +34,12 @@ def load_scored_merges(file: GgufFile) -> tuple[PieceEncoder, Vocabulary]:
 def load_unigram(file: GgufFile) -> tuple[PieceEncoder, Vocabulary]:
     """The unigram model (`tokenizer.ggml.model` t5). Raises ModelFileError."""
     metadata = file.metadata
-    if _CHARSMAP in metadata and metadata.array_length(_CHARSMAP):
-        raise ModelFileError(
-            file.path, f"has {_CHARSMAP}, which normalises texts; only tokenizers without normalisation are supported"
-        )
+    charsmap = metadata.numbers(_CHARSMAP).tobytes() if _CHARSMAP in metadata else b""
     prefix = metadata.boolean("tokenizer.ggml.add_space_prefix", False)
     one_space = metadata.boolean("tokenizer.ggml.remove_extra_whitespaces", False)
     return _load(
         file,
-        lambda pieces, scores, types: Unigram(pieces, scores, types, prefix, one_space),
+        lambda pieces, scores, types: Unigram(pieces, scores, types, prefix, one_space, charsmap),
         Defaults(eos_id=1, add_eos=True),
     )
 
