@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from octavo.config import EngineConfig
 from octavo.engine.params import SamplingParams
 from octavo.engine.request import Request
+from octavo.formats.model_files import ModelFiles
+from octavo.runtime.build import build_engine
 from octavo.runtime.engine import Engine
+
+#: A conversation's id, and the token ids of prompt and greedy continuation.
+Continuation = dict[str, Any]
 
 
 @dataclass
@@ -58,3 +67,27 @@ def assert_golden(golden: Mapping[str, npt.NDArray[np.float32]], name: str, draw
         actual = np.stack(sequence.logits)
         assert np.abs(actual - expected).max() <= 1e-4 * np.abs(expected).max(), f"prompt {index}"
         assert sequence.tokens == golden[f"{name}.{index}.tokens"].tolist(), f"prompt {index}"
+
+
+def read_continuations(name: str) -> list[Continuation]:
+    """What transformers said about a real model."""
+    found: list[Continuation] = json.loads((Path(__file__).parent / "golden" / f"{name}.json").read_text())
+    return found
+
+
+def assert_continues(
+    files: ModelFiles, golden: Sequence[Continuation], backend: str, indices: Sequence[int], count: int
+) -> None:
+    """Exact mode gives these prompts, all at once, the continuations of the goldens: the first `count` tokens."""
+    longest = max(len(one["prompt"]) for one in golden)
+    config = EngineConfig(
+        model=str(files.path),
+        backend=backend,
+        activations="f32",
+        kv_cache_dtype="f32",
+        max_model_len=max(512, longest + count),
+    )
+    prompts = [np.array(golden[index]["prompt"], np.int32) for index in indices]
+    drawn = generate(build_engine(config), prompts, greedy(count))
+    for index, sequence in zip(indices, drawn, strict=True):
+        assert sequence.tokens == golden[index]["tokens"][:count], f"prompt {index}, {golden[index]['id']}"

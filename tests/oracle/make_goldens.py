@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -118,19 +119,22 @@ def build_default() -> torch.nn.Module:
 
 
 @torch.inference_mode()
-def make_default() -> None:
-    network, lines = build_default(), []
-    for name, prompt in default_prompts():
+def write_continuations(
+    model: str, network: torch.nn.Module, prompts: Iterable[tuple[str, list[int]]], count: int
+) -> None:
+    """A line for each prompt (conversation id, token ids): with `count` greedy tokens after it."""
+    lines = []
+    for name, prompt in prompts:
         tokens: list[int] = []
         fed, cache = prompt, None
-        for _ in range(CONTINUATION):
+        for _ in range(count):
             output = network(torch.tensor([fed]), past_key_values=cache, use_cache=True)
             cache = output.past_key_values
             tokens.append(int(output.logits[0, -1].argmax()))
             fed = tokens[-1:]
         lines.append(json.dumps({"id": name, "prompt": prompt, "tokens": tokens}, separators=(",", ":")))
-        print(name, len(prompt))
-    (GOLDEN / f"{DEFAULT_MODEL}.json").write_text("[\n" + ",\n".join(lines) + "\n]\n")
+        print(name, len(prompt), flush=True)
+    (GOLDEN / f"{model}.json").write_text("[\n" + ",\n".join(lines) + "\n]\n")
 
 
 if __name__ == "__main__":
@@ -138,4 +142,4 @@ if __name__ == "__main__":
     if "tiny" in wanted:
         make_tiny()
     if "default" in wanted:
-        make_default()
+        write_continuations(DEFAULT_MODEL, build_default(), default_prompts(), CONTINUATION)
