@@ -255,6 +255,7 @@ void bind_peaks(nb::module_& m) {
 }  // namespace
 
 NB_MODULE(_native, m) {
+  nb::set_leak_warnings(false);  // a process may end while something still holds a tokenizer; the system takes it all back
   m.attr("MAX_THREADS") = kMaxThreads;
   m.attr("MAX_LOGPROBS") = kMaxLogprobs;
   m.def("supported_levels", level_names, "ISA levels this build holds and this machine can run, best first.");

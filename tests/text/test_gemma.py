@@ -9,10 +9,13 @@ from tests.text import tokenizer_goldens
 
 from octavo.formats.model_files import ModelFiles
 from octavo.formats.resolve import resolve
+from octavo.text.detokenize import Detokenizer
 from octavo.text.tokenizer import Tokenizer
 
 # The model has to be fetched: 241 MiB.
 pytestmark = pytest.mark.slow
+
+BYTES = {bytes([value]) for value in range(128, 256)}
 
 
 @pytest.fixture(scope="module")
@@ -56,3 +59,14 @@ def test_loading_is_quick(files: ModelFiles) -> None:
         return time.process_time() - start
 
     assert min(once() for _ in range(3)) < 0.7
+
+
+def test_characters_of_several_tokens_stream_whole(gemma: Tokenizer) -> None:
+    """Bytes of characters that are no pieces, and emoji of several characters, never come out cut."""
+    text = "a 𒀀𒈦 👩‍👩‍👧🏳️‍🌈 ꙮ \U0001f9ff\U0001fae8 ﷽"
+    ids = gemma.encode(text)
+    assert sum(gemma.vocabulary.token_bytes[token] in BYTES for token in ids) >= 7
+    detokenizer = Detokenizer(gemma.vocabulary.token_bytes)
+    pieces = [*map(detokenizer.push, ids), detokenizer.end()]
+    assert "".join(pieces) == text
+    assert "\ufffd" not in "".join(pieces)
