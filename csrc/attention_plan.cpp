@@ -36,7 +36,7 @@ int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 AttentionPlan::AttentionPlan(const KvLayout& kv, int32_t q_heads, int32_t window, int threads, int64_t max_partial_rows)
     : group_(q_heads / kv.kv_heads), kv_heads_(kv.kv_heads), span_blocks_(kAttentionSpan / kv.page_size), window_(window),
       threads_(threads), max_partial_rows_(max_partial_rows) {
-  int64_t span_bytes = int64_t(2) * kAttentionSpan * kv.head_dim * (kv.type == KvType::f32 ? 4 : 2);
+  int64_t span_bytes = 2 * span_blocks_ * kv.plane_bytes;
   heads_together_ = int32_t(std::clamp<int64_t>(kSpanCacheBytes / span_bytes, 1, kv.kv_heads));
 }
 

@@ -5,18 +5,28 @@
 #include "require.h"
 
 namespace octavo {
-namespace {
 
-KvLayout layout_for(KvType type, int32_t num_pages, int32_t layers, int32_t page_size, int32_t kv_heads,
-                    int32_t head_dim) {
+KvLayout kv_layout(KvType type, int32_t layers, int32_t page_size, int32_t kv_heads, int32_t head_dim) {
   require(page_size == 4 || page_size == 8 || page_size == 16 || page_size == 32,
           "page_size is " + std::to_string(page_size) + "; it must be 4, 8, 16 or 32");
-  require(head_dim > 0 && head_dim <= 256 && head_dim % 16 == 0,
+  require(head_dim > 0 && head_dim <= kMaxHeadDim && head_dim % 16 == 0,
           "head_dim is " + std::to_string(head_dim) + "; it must be a multiple of 16 up to 256");
-  require(num_pages > 0 && layers > 0 && kv_heads > 0, "num_pages, layers and kv_heads must be positive");
-  int64_t element_bytes = type == KvType::f32 ? 4 : 2;
-  int64_t layer_bytes = 2 * int64_t(kv_heads) * head_dim * page_size * element_bytes;
-  return {type, page_size, kv_heads, head_dim, layer_bytes * layers, layer_bytes, nullptr};
+  require(layers > 0 && kv_heads > 0, "layers and kv_heads must be positive");
+  KvTypeSizes sizes = kKvTypes[int(type)];
+  KvLayout kv{type, page_size, kv_heads, head_dim, 0, 0, 0, 0, 0, nullptr};
+  kv.plane_bytes = int64_t(head_dim) * page_size * sizes.element_bytes;
+  kv.layer_bytes = 2 * kv_heads * kv.plane_bytes;
+  kv.layer_scale_bytes = 2 * int64_t(kv_heads) * page_size * sizes.scale_bytes;
+  kv.scale_offset = layers * kv.layer_bytes;
+  kv.page_bytes = (kv.scale_offset + layers * kv.layer_scale_bytes + 63) / 64 * 64;
+  return kv;
+}
+
+namespace {
+
+int64_t pool_bytes(const KvLayout& layout, int32_t num_pages) {
+  require(num_pages > 0, "num_pages must be positive");
+  return layout.page_bytes * num_pages;
 }
 
 }  // namespace
@@ -24,8 +34,8 @@ KvLayout layout_for(KvType type, int32_t num_pages, int32_t layers, int32_t page
 KvMemory::KvMemory(KvType type, int32_t num_pages, int32_t layers, int32_t page_size, int32_t kv_heads,
                    int32_t head_dim)
     : num_pages_(num_pages), layers_(layers),
-      layout_(layout_for(type, num_pages, layers, page_size, kv_heads, head_dim)),
-      memory_(layout_.page_bytes * num_pages), fault_ahead_(memory_) {
+      layout_(kv_layout(type, layers, page_size, kv_heads, head_dim)),
+      memory_(pool_bytes(layout_, num_pages)), fault_ahead_(memory_) {
   layout_.base = memory_.data();
 }
 

@@ -6,11 +6,14 @@
 
 namespace octavo {
 
-// Page-major: [page][layer][K|V][kv head][plane] (kernels.h, KvLayout). Zero until written, and not backed by memory
-// until touched.
+// Where things lie in pages of this shape (kernels.h); `base` is null. Throws std::invalid_argument if the kernels can't
+// read such pages.
+KvLayout kv_layout(KvType type, int32_t layers, int32_t page_size, int32_t kv_heads, int32_t head_dim);
+
+// Page-major (kernels.h, KvLayout). Zero until written, and not backed by memory until touched.
 class KvMemory {
  public:
-  // Throws std::invalid_argument if the kernels can't read such a layout.
+  // Throws std::invalid_argument as kv_layout does.
   KvMemory(KvType type, int32_t num_pages, int32_t layers, int32_t page_size, int32_t kv_heads, int32_t head_dim);
 
   const KvLayout& layout() const { return layout_; }

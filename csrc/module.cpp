@@ -38,6 +38,12 @@ std::vector<std::string> level_names() {
   return names;
 }
 
+std::vector<std::tuple<std::string, int32_t, int32_t>> kv_types() {
+  std::vector<std::tuple<std::string, int32_t, int32_t>> types;
+  for (const KvTypeSizes& type : kKvTypes) types.emplace_back(type.name, type.element_bytes, type.scale_bytes);
+  return types;
+}
+
 template <typename Enum>
 Enum enum_from(int32_t value, int32_t count, const char* what) {
   if (value < 0 || value >= count)
@@ -258,6 +264,7 @@ NB_MODULE(_native, m) {
   nb::set_leak_warnings(false);  // a process may end while something still holds a tokenizer; the system takes it all back
   m.attr("MAX_THREADS") = kMaxThreads;
   m.attr("MAX_LOGPROBS") = kMaxLogprobs;
+  m.def("kv_types", kv_types, "(name, bytes of a number, bytes of the scale beside a head) of each KV type, by its number.");
   m.def("supported_levels", level_names, "ISA levels this build holds and this machine can run, best first.");
   m.def("find_level", [](const std::string& name) { return std::string(level_or_throw(name).level); }, "name"_a,
         "The level of that name, or for '' the one OCTAVO_ISA names or the best one. ValueError if there is none.");
@@ -329,7 +336,7 @@ NB_MODULE(_native, m) {
                           int32_t max_tokens, int32_t max_seqs, int32_t max_blocks, int32_t num_pages, int32_t page_size,
                           int32_t vocab, int32_t kv_type, int32_t layers, int32_t kv_heads, int32_t head_dim) {
     new (self) LockedPlan(level, std::move(pool), {max_tokens, max_seqs, max_blocks, num_pages, page_size, vocab},
-                          {enum_from<KvType>(kv_type, 2, "KV type"), layers, kv_heads, head_dim});
+                          {enum_from<KvType>(kv_type, kKvTypeCount, "KV type"), layers, kv_heads, head_dim});
   }, nb::kw_only(), "level"_a, "pool"_a, "max_tokens"_a, "max_seqs"_a, "max_blocks"_a, "num_pages"_a, "page_size"_a,
      "vocab"_a, "kv_type"_a, "layers"_a, "kv_heads"_a, "head_dim"_a);
   bind_recording(plan);

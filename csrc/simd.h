@@ -46,6 +46,16 @@ OCTAVO_INLINE float f16_to_f32(uint16_t h) {
   return sign ? -subnormal : subnormal;
 }
 
+// Round to nearest, ties to even; NaN stays NaN, 65520 and above become infinite.
+OCTAVO_INLINE uint16_t f32_to_f16(float f) {
+  uint32_t u = float_to_bits(f), sign = u >> 16 & 0x8000u, a = u & 0x7fffffffu;
+  if (a > 0x7f800000u) return uint16_t(sign | 0x7e00u);
+  if (a >= 0x477ff000u) return uint16_t(sign | 0x7c00u);
+  // Below 2^-14, multiples of 2^-24: what adding 0.5 rounds to.
+  if (a < 0x38800000u) return uint16_t(sign | (float_to_bits(bits_to_float(a) + 0.5f) - 0x3f000000u));
+  return uint16_t(sign | (((a + 0xfffu + (a >> 13 & 1u)) >> 13) - (112u << 10)));
+}
+
 #if defined(__AVX512F__)
 
 struct f32x16 { __m512 v; };
@@ -128,6 +138,14 @@ OCTAVO_INLINE f32x16 dot_bf16(uint32_t pair, f32x16 b, f32x16 c) {
 }
 #endif
 OCTAVO_INLINE f32x16 load_f16(const uint16_t* p) { return {_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p))}; }
+OCTAVO_INLINE void store_f16(uint16_t* p, f32x16 a) {
+  _mm256_storeu_si256((__m256i*)p, _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+// A lane's 4 bytes as a pair of f16: the first and the second as f32.
+OCTAVO_INLINE f32x16 f16_first(f32x16 a) { return {_mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_castps_si512(a.v)))}; }
+OCTAVO_INLINE f32x16 f16_second(f32x16 a) {
+  return {_mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(a.v), 16)))};
+}
 OCTAVO_INLINE f32x16 load_i8(const int8_t* p) {
   return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p)))};
 }
@@ -251,6 +269,22 @@ OCTAVO_INLINE f32x16 keep_second(f32x16 a) { return bf16_second(a); }
 OCTAVO_INLINE f32x16 load_f16(const uint16_t* p) {
   return {_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)), _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)(p + 8)))};
 }
+OCTAVO_INLINE void store_f16(uint16_t* p, f32x16 a) {
+  _mm_storeu_si128((__m128i*)p, _mm256_cvtps_ph(a.lo, _MM_FROUND_TO_NEAREST_INT));
+  _mm_storeu_si128((__m128i*)(p + 8), _mm256_cvtps_ph(a.hi, _MM_FROUND_TO_NEAREST_INT));
+}
+// The lower 16 bits of each lane are a f16.
+OCTAVO_INLINE f32x16 f16_lanes(__m256i lo, __m256i hi) {
+  __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(lo, hi), 0xd8);
+  return {_mm256_cvtph_ps(_mm256_castsi256_si128(packed)), _mm256_cvtph_ps(_mm256_extracti128_si256(packed, 1))};
+}
+OCTAVO_INLINE f32x16 f16_first(f32x16 a) {
+  __m256i mask = _mm256_set1_epi32(0xffff);
+  return f16_lanes(_mm256_and_si256(_mm256_castps_si256(a.lo), mask), _mm256_and_si256(_mm256_castps_si256(a.hi), mask));
+}
+OCTAVO_INLINE f32x16 f16_second(f32x16 a) {
+  return f16_lanes(_mm256_srli_epi32(_mm256_castps_si256(a.lo), 16), _mm256_srli_epi32(_mm256_castps_si256(a.hi), 16));
+}
 OCTAVO_INLINE __m256 i8_256(const int8_t* p) {
   return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p)));
 }
@@ -274,6 +308,7 @@ OCTAVO_INLINE void store_bf16(uint16_t* p, f32x16 a) {
 
 typedef float f32v __attribute__((vector_size(64), aligned(4)));
 typedef int32_t i32v __attribute__((vector_size(64), aligned(4)));
+typedef int16_t i16v __attribute__((vector_size(64), aligned(4)));
 struct f32x16 { f32v v; };
 struct i32x16 { i32v v; };
 OCTAVO_INLINE f32x16 set1(float x) { return {f32v{} + x}; }
@@ -341,6 +376,17 @@ OCTAVO_INLINE f32x16 bf16_second(f32x16 a) { return {(f32v)((i32v)a.v & int32_t(
 OCTAVO_INLINE f32x16 keep_first(f32x16 a) { return {(f32v)((i32v)a.v & 0xffff)}; }
 OCTAVO_INLINE f32x16 keep_second(f32x16 a) { return bf16_second(a); }
 OCTAVO_INLINE f32x16 load_f16(const uint16_t* p) { f32x16 r; for (int i = 0; i < 16; i++) r.v[i] = f16_to_f32(p[i]); return r; }
+OCTAVO_INLINE void store_f16(uint16_t* p, f32x16 a) { for (int i = 0; i < 16; i++) p[i] = f32_to_f16(a.v[i]); }
+// The lower 16 bits of each lane are a f16. What its exponent lacks is made up by a product, which is right for subnormal
+// ones too; infinities and NaN have no exponent that a product could give.
+OCTAVO_INLINE f32x16 f16_lanes(i32v bits) {
+  i32v magnitude = bits & 0x7fff, sign = (bits & 0x8000) << 16;
+  f32v finite = (f32v)(magnitude << 13) * 5.192296858534828e33f;  // 2^112
+  i32v special = (magnitude << 13) | 0x7f800000;
+  return {(f32v)((magnitude >= 0x7c00 ? special : (i32v)finite) | sign)};
+}
+OCTAVO_INLINE f32x16 f16_first(f32x16 a) { return f16_lanes((i32v)a.v & 0xffff); }
+OCTAVO_INLINE f32x16 f16_second(f32x16 a) { return f16_lanes((i32v)a.v >> 16 & 0xffff); }
 OCTAVO_INLINE f32x16 load_i8(const int8_t* p) { f32x16 r; for (int i = 0; i < 16; i++) r.v[i] = p[i]; return r; }
 OCTAVO_INLINE f32x16 load_low_nibbles(const uint8_t* p) { f32x16 r; for (int i = 0; i < 16; i++) r.v[i] = p[i] & 15; return r; }
 OCTAVO_INLINE f32x16 load_high_nibbles(const uint8_t* p) { f32x16 r; for (int i = 0; i < 16; i++) r.v[i] = p[i] >> 4; return r; }

@@ -1,7 +1,7 @@
 // Attention of SmolLM2-135M (30 layers, 9 query heads, 3 kv heads of 64) as a step runs it: items planned once, claimed
 // by the pool's threads in every layer, merges after a barrier. Pages are scattered over the pool at random.
 //
-//   attention_bench [--level NAME] [--kv bf16|f32] [--page-size N]... [--threads N] [--repeat N]
+//   attention_bench [--level NAME] [--kv f32|bf16|f16|int8]... [--page-size N]... [--threads N] [--repeat N]
 //                   [--load SEQUENCES:CONTEXT:QUERIES[:COMMON]]...
 //
 // COMMON tokens at the start lie in the same pages for all sequences. Prints, for the best and the median step,
@@ -73,9 +73,10 @@ struct Step {
     for (size_t i = block_table.size(); i > 1; i--) std::swap(block_table[i - 1], block_table[next_random(&state) % i]);
     for (int s = 1; s < load.sequences; s++)  // the others' first pages are the first one's
       std::copy_n(block_table.begin(), load.common / page_size, block_table.begin() + s * blocks);
-    // Both types read this as numbers of about 1: 0x3f.. and 0xbf.. in the upper bytes.
+    // All types read this as numbers of about the same size: 0x3f.. and 0xbf.. in the upper bytes. Scales are positive.
+    uint32_t varied = memory.layout().layer_scale_bytes ? 0x00ff : 0x80ff;
     uint16_t* halves = (uint16_t*)memory.layout().base;
-    for (int64_t i = 0; i < memory.bytes() / 2; i++) halves[i] = uint16_t(0x3f00 | (next_random(&state) & 0x80ff));
+    for (int64_t i = 0; i < memory.bytes() / 2; i++) halves[i] = uint16_t(0x3f00 | (next_random(&state) & varied));
     for (int s = 0; s < load.sequences; s++) {
       query_start.push_back(query_start.back() + load.queries);
       context_len.push_back(load.context);
@@ -130,7 +131,8 @@ double plan_us(Step* step) {
 void measure(const KernelTable& kernels, KvType type, int page_size, int threads, int repeat, const Load& load) {
   Step step(kernels, type, page_size, threads, load);
   ThreadPool pool(threads);
-  double bytes = 2.0 * kLayers * kKvHeads * kHeadDim * (type == KvType::f32 ? 4 : 2) *
+  KvTypeSizes sizes = kKvTypes[int(type)];
+  double bytes = 2.0 * kLayers * kKvHeads * (kHeadDim * sizes.element_bytes + sizes.scale_bytes) *
                  (load.sequences * (load.context - load.common) + load.common);
   double visible = 0;  // (query row, key) pairs
   for (int query = 0; query < load.queries; query++) visible += load.context - load.queries + query + 1;
@@ -147,7 +149,7 @@ void measure(const KernelTable& kernels, KvType type, int page_size, int threads
   double best = wall[0], median = wall[wall.size() / 2];
   std::printf("%-11s %-4s page %2d  %3d x %4d (%4d new, %4d common)  items %3zu  best %8.2f ms %6.1f GB/s %6.1f GFLOP/s"
               "   median %8.2f ms %6.1f GB/s %6.1f GFLOP/s   cpu %8.2f ms  plan %5.1f us\n",
-              kernels.level, type == KvType::f32 ? "f32" : "bf16", page_size, load.sequences, load.context, load.queries,
+              kernels.level, sizes.name, page_size, load.sequences, load.context, load.queries,
               load.common, step.plan.items().size(), best * 1e3, bytes / best * 1e-9, operations / best * 1e-9, median * 1e3,
               bytes / median * 1e-9, operations / median * 1e-9, cpu[0] * 1e3, plan_us(&step));
   std::fflush(stdout);
@@ -155,9 +157,16 @@ void measure(const KernelTable& kernels, KvType type, int page_size, int threads
 
 }  // namespace
 
+// Throws std::invalid_argument for another name.
+KvType type_of(const std::string& name) {
+  for (int i = 0; i < kKvTypeCount; i++)
+    if (name == kKvTypes[i].name) return KvType(i);
+  throw std::invalid_argument(name);
+}
+
 int main(int argc, char** argv) {
   std::string level;
-  KvType type = KvType::bf16;
+  std::vector<KvType> types;
   int threads = 2, repeat = 9;
   std::vector<int> page_sizes;
   std::vector<Load> loads;
@@ -165,7 +174,7 @@ int main(int argc, char** argv) {
     std::string option = argv[i], value = argv[i + 1];
     Load load{};
     if (option == "--level") level = value;
-    else if (option == "--kv" && (value == "f32" || value == "bf16")) type = value == "f32" ? KvType::f32 : KvType::bf16;
+    else if (option == "--kv") types.push_back(type_of(value));
     else if (option == "--page-size") page_sizes.push_back(std::stoi(value));
     else if (option == "--threads") threads = std::stoi(value);
     else if (option == "--repeat") repeat = std::stoi(value);
@@ -177,6 +186,7 @@ int main(int argc, char** argv) {
       return 2;
     }
   }
+  if (types.empty()) types = {KvType::bf16};
   if (page_sizes.empty()) page_sizes = {4, 8, 16, 32};
   if (loads.empty()) loads = {{32, 250, 1, 0}, {1, 4000, 1, 0}, {16, 1072, 1, 1024}, {1, 2048, 2048, 0}, {1, 2048, 256, 0}};
   const char* error = nullptr;
@@ -186,5 +196,6 @@ int main(int argc, char** argv) {
     return 2;
   }
   for (const Load& load : loads)
-    for (int page_size : page_sizes) measure(*kernels, type, page_size, threads, repeat, load);
+    for (int page_size : page_sizes)
+      for (KvType type : types) measure(*kernels, type, page_size, threads, repeat, load);
 }

@@ -31,6 +31,8 @@ struct Workspace {
   TileQuery* queries;  // of the tile
   FoldRows state;    // of the tile's rows
   FoldRows span;     // of kRowsTogether rows
+  TokenScales* scales;  // of a span of one head
+  float* query_units;   // [the tile's rows of one head] what an operand of q counts
   float* scores;     // [kRowsTogether][kSpan]
   uint8_t* weights;  // operands [kRowsTogether][kSpan]
   uint8_t* q;        // operands [the tile's rows of one head][kMaxHeadDim]
@@ -51,6 +53,8 @@ int64_t lay_out(const KvLayout& kv, int group, uint8_t* scratch, Workspace* work
   work->state = {(float*)take(rows * kv.head_dim), kv.head_dim, (float*)take(rows), (float*)take(rows)};
   work->span = {(float*)take(kRowsTogether * kMaxHeadDim), kMaxHeadDim, (float*)take(kRowsTogether),
                 (float*)take(kRowsTogether)};
+  work->scales = (TokenScales*)take(int64_t(sizeof(TokenScales)) / 4);
+  work->query_units = (float*)take(rows);
   work->scores = (float*)take(kRowsTogether * kSpan);
   work->weights = take(kRowsTogether * kSpan);
   work->q = take(rows * kMaxHeadDim);
@@ -131,10 +135,8 @@ void prepare_queries(const Tile& tile, int head, const Workspace& work) {
   f32x16 factor = set1(q_factor(tile.args));
   int head_dim = tile.args.kv.head_dim;
   TileRow row(tile, 0);
-  for (int r = 0; r < tile.count; r++, row.next(), q += kMaxHeadDim) {
-    const float* source = row.q(head);
-    for (int d = 0; d < head_dim; d += kLanes) Kv::to_operands(q + d, mul(load(source + d), factor));
-  }
+  for (int r = 0; r < tile.count; r++, row.next(), q += kMaxHeadDim)
+    work.query_units[r] = Kv::to_query(q, row.q(head), factor, head_dim);
 }
 
 // Rows [first, first + count) of one prepared head against one span -> work.span. `pages` lead to that head.
@@ -146,7 +148,7 @@ void attend_span(const Tile& tile, const SpanPages& pages, int span, int first, 
   int head_dim = args.kv.head_dim;
   const Operand* q = (const Operand*)work.q + first * kMaxHeadDim;
   Operand* weights = (Operand*)work.weights;
-  TokenRange seen[kRowsTogether], any{kSpan, 0}, all{0, kSpan};
+  TokenRange seen[kRowsTogether] = {}, any{kSpan, 0}, all{0, kSpan};
   begin_fold(work.span, count, head_dim);
   TileRow row(tile, first);
   for (int r = 0; r < count; r++, row.next()) {
@@ -157,7 +159,9 @@ void attend_span(const Tile& tile, const SpanPages& pages, int span, int first, 
   for_row_blocks(any.empty() ? 0 : count, [&]<int kRows>(int r) {
     score_rows<Kv, kRows>(pages, any, head_dim, q + r * kMaxHeadDim, work.scores + r * kSpan, unless_done(fetch));
   });
-  weigh_rows<Kv>(args.softcap, work.scores, seen, count, weights, work.span.greatest, work.span.sum);
+  Weighed weighed[kRowsTogether];
+  weigh_rows<Kv>(args.softcap, *work.scales, work.query_units + first, work.scores, seen, count, weights,
+                 work.span.greatest, weighed);
 
   // Units that every row sees whole go through the blocked product, those at the ragged ends row by row.
   int begin = (all.begin + Kv::kPack - 1) / Kv::kPack, end = max_int(begin, all.end / Kv::kPack);
@@ -174,6 +178,11 @@ void attend_span(const Tile& tile, const SpanPages& pages, int span, int first, 
                           unless_done(fetch));
   });
   edges(end, kSpan);
+  for (int r = 0; r < count; r++)
+    if (!seen[r].empty()) {
+      work.span.sum[r] = weighed[r].sum;
+      Kv::finish_values(work.span.values + r * kMaxHeadDim, weighed[r].unit, head_dim);
+    }
 }
 
 void write_partials(const Tile& tile, int span, int head, int first, int rows, const FoldRows& from) {
@@ -239,8 +248,9 @@ void attend_tile(const Tile& tile, const AttentionItem& item, const AttentionIte
       spread_over(tile.count, &fetch);
     }
     for (int head = tile.kv_head; head < tile.kv_head + tile.kv_heads; head++) {
-      pages.key_head = pages.value_head = head * plane_bytes(args.kv);
+      pages.key_head = pages.value_head = head * args.kv.plane_bytes;
       if (head != prepared) prepare_queries<Kv>(tile, prepared = head, work);
+      Kv::load_scales(args.kv, args.layer, span_blocks(args, tile.seq, span), head, seen, work.scales);
       if (few || seen.empty() || pages.pieces == 1) {
         attend_head<Kv>(tile, pages, span, head, item.partial, &fetch, work);
         continue;
@@ -285,9 +295,13 @@ void run_item(const AttentionArgs& args, const AttentionItem& item, const Attent
     }
 }
 
+// By KvType.
+using RunItem = void (*)(const AttentionArgs&, const AttentionItem&, const AttentionItem*, uint8_t*);
+constexpr RunItem kRunItem[] = {run_item<F32Kv>, run_item<Bf16Kv>, run_item<F16Kv>, run_item<Int8Kv>};
+static_assert(sizeof(kRunItem) / sizeof(RunItem) == kKvTypeCount);
+
 void attention(const AttentionArgs& args, const AttentionItem& item, const AttentionItem* next, uint8_t* scratch) {
-  if (args.kv.type == KvType::f32) run_item<F32Kv>(args, item, next, scratch);
-  else run_item<Bf16Kv>(args, item, next, scratch);
+  kRunItem[int(args.kv.type)](args, item, next, scratch);
 }
 
 // Partial rows of one query and kv head lie side by side; up to a vector's lanes of them are folded together.

@@ -1,8 +1,9 @@
-// How K and V are multiplied.
+// How K and V of each type are multiplied.
 //
-// A page's K plane is rows of `page_size` 4-byte lanes, one row a step: a step is one element of head_dim (f32) or a
-// pair of them (bf16). Its V plane is rows of `head_dim` 4-byte lanes, one row a unit: a unit is one token (f32) or a
-// pair of them (bf16). So both types run through the same loops, and only the multiplication differs.
+// A page's K plane is rows of `page_size` 4-byte lanes, one row a step: a step is the kPack elements of head_dim that a
+// lane holds. Its V plane is rows of `head_dim` 4-byte lanes, one row a unit: a unit is kPack tokens. So all types run
+// through the same loops, and what differs is here and in attention_kv_int8.h: what q and softmax weights become before
+// they are multiplied, the products, and what their sums become after.
 #pragma once
 #include "../kernels.h"
 #include "../simd.h"
@@ -13,12 +14,64 @@ namespace {
 
 constexpr int kSpan = kAttentionSpan;
 
+// Softmax weights are written in steps of so many tokens, hidden ones with weight 0.
+constexpr int kWeighStep = 2 * kLanes;
+
+struct TokenRange {
+  int begin, end;  // within a span
+  bool empty() const { return begin >= end; }
+};
+
+// bf16 scales of a span's tokens for one kv head; only of types that have them.
+struct TokenScales {
+  uint16_t key[kSpan], value[kSpan];
+};
+
+// Softmax weights of a row in a span: their sum, and what one of the operands made of them counts.
+struct Weighed {
+  float sum, unit;
+};
+
+// A type whose numbers are what they stand for: sums of products are f32 from the first to the last.
+template <class Kv>
+struct PlainKv {
+  using Sum = f32x16;
+  OCTAVO_INLINE Sum zero_sum() { return zero(); }
+  OCTAVO_INLINE Sum load_sum(const float* p) { return load(p); }
+  OCTAVO_INLINE void store_sum(float* p, Sum a) { store(p, a); }
+
+  // A query head times `factor` as operands; returns what one of them counts.
+  template <class Operand>
+  OCTAVO_INLINE float to_query(Operand* dst, const float* source, f32x16 factor, int head_dim) {
+    for (int d = 0; d < head_dim; d += kLanes) Kv::to_operands(dst + d, mul(load(source + d), factor));
+    return 1.0f;
+  }
+  OCTAVO_INLINE void load_scales(const KvLayout&, int, const int32_t*, int, TokenRange, TokenScales*) {}
+  // Sums of products with the keys of tokens [begin, end), in whole steps -> raw scores.
+  OCTAVO_INLINE void to_scores(float*, int, int, const TokenScales&, float) {}
+
+  // Scores of tokens [begin, end), hidden ones minus infinity -> weights as operands. The sum is of the weights as they
+  // will be multiplied (rounded to bf16 where V is a bf16 operand), so that the weights used always add up to one.
+  template <class Operand>
+  OCTAVO_INLINE Weighed weigh_tokens(const float* scores, int begin, int end, float greatest, const TokenScales&,
+                                     Operand* weights) {
+    f32x16 top = set1(greatest), total = zero();
+    for (int t = begin / kWeighStep * kWeighStep; t < end; t += kWeighStep) {
+      f32x16 a = exp2(sub(load(scores + t), top)), b = exp2(sub(load(scores + t + kLanes), top));
+      total = Kv::to_operands_and_add(weights + t, a, b, total);
+    }
+    return {reduce_add(total), 1.0f};
+  }
+  OCTAVO_INLINE void finish_values(float*, float, int) {}
+};
+
 // KV stored as f32: everything in f32.
-struct F32Kv {
+struct F32Kv : PlainKv<F32Kv> {
   using Operand = float;         // what an element of q, and a softmax weight, is multiplied as
   using Lanes = f32x16;
   static constexpr int kPack = 1;  // elements in a 4-byte lane
   OCTAVO_INLINE Lanes expand(f32x16 raw) { return raw; }
+  OCTAVO_INLINE f32x16 visible(f32x16 raw, bool, bool) { return raw; }  // a unit is one token
   OCTAVO_INLINE f32x16 multiply_add(const float* operand, Lanes b, f32x16 c) { return fma(set1(*operand), b, c); }
   OCTAVO_INLINE void to_operands(float* dst, f32x16 a) { store(dst, a); }
   // Writes 32 operands and adds them, as they will be multiplied, to the 16 lanes of `sum`.
@@ -29,12 +82,44 @@ struct F32Kv {
   }
 };
 
+// Pairs of 2-byte numbers. Of a pair of tokens that a row sees half of, the hidden half is zeroed: it may be a slot that
+// nobody has written, and 0 * NaN is NaN.
+template <class Kv>
+struct PairKv : PlainKv<Kv> {
+  static constexpr int kPack = 2;
+  OCTAVO_INLINE f32x16 visible(f32x16 raw, bool first_hidden, bool second_hidden) {
+    if (first_hidden) raw = keep_second(raw);
+    if (second_hidden) raw = keep_first(raw);
+    return raw;
+  }
+};
+
+// Pairs widened to f32 by `Half`: q and softmax weights keep f32.
+template <class Half>
+struct WidenedKv : PairKv<WidenedKv<Half>> {
+  using Operand = float;
+  struct Lanes { f32x16 first, second; };
+  OCTAVO_INLINE Lanes expand(f32x16 raw) { return {Half::first(raw), Half::second(raw)}; }
+  OCTAVO_INLINE f32x16 multiply_add(const float* operand, Lanes b, f32x16 c) {
+    return fma(set1(operand[1]), b.second, fma(set1(operand[0]), b.first, c));
+  }
+  OCTAVO_INLINE void to_operands(float* dst, f32x16 a) { store(dst, a); }
+  OCTAVO_INLINE f32x16 to_operands_and_add(float* dst, f32x16 a, f32x16 b, f32x16 sum) {
+    return F32Kv::to_operands_and_add(dst, a, b, sum);
+  }
+};
+
+struct F16Half {
+  OCTAVO_INLINE f32x16 first(f32x16 raw) { return f16_first(raw); }
+  OCTAVO_INLINE f32x16 second(f32x16 raw) { return f16_second(raw); }
+};
+using F16Kv = WidenedKv<F16Half>;
+
 #if defined(__AVX512BF16__)
 // KV stored as bf16, q and softmax weights rounded to bf16, products and sums in f32.
-struct Bf16Kv {
+struct Bf16Kv : PairKv<Bf16Kv> {
   using Operand = uint16_t;
   using Lanes = f32x16;
-  static constexpr int kPack = 2;
   OCTAVO_INLINE Lanes expand(f32x16 raw) { return raw; }
   OCTAVO_INLINE f32x16 multiply_add(const uint16_t* operand, Lanes b, f32x16 c) {
     uint32_t pair;
@@ -49,20 +134,11 @@ struct Bf16Kv {
   }
 };
 #else
-// KV stored as bf16, widened to f32: q and softmax weights keep f32.
-struct Bf16Kv {
-  using Operand = float;
-  struct Lanes { f32x16 first, second; };
-  static constexpr int kPack = 2;
-  OCTAVO_INLINE Lanes expand(f32x16 raw) { return {bf16_first(raw), bf16_second(raw)}; }
-  OCTAVO_INLINE f32x16 multiply_add(const float* operand, Lanes b, f32x16 c) {
-    return fma(set1(operand[1]), b.second, fma(set1(operand[0]), b.first, c));
-  }
-  OCTAVO_INLINE void to_operands(float* dst, f32x16 a) { store(dst, a); }
-  OCTAVO_INLINE f32x16 to_operands_and_add(float* dst, f32x16 a, f32x16 b, f32x16 sum) {
-    return F32Kv::to_operands_and_add(dst, a, b, sum);
-  }
+struct Bf16Half {
+  OCTAVO_INLINE f32x16 first(f32x16 raw) { return bf16_first(raw); }
+  OCTAVO_INLINE f32x16 second(f32x16 raw) { return bf16_second(raw); }
 };
+using Bf16Kv = WidenedKv<Bf16Half>;
 #endif
 
 }  // namespace

@@ -1,6 +1,6 @@
 // Where K and V lie: pages of a span are looked up once, read in place, and asked for ahead of time.
 #pragma once
-#include "attention_kv.h"
+#include "attention_kv_int8.h"
 
 namespace octavo {
 namespace OCTAVO_LEVEL {
@@ -15,11 +15,6 @@ constexpr int kChunksTogether = 2;
 constexpr int kChunksTogether = 1;
 #endif
 
-struct TokenRange {
-  int begin, end;  // within a span
-  bool empty() const { return begin >= end; }
-};
-
 // Pages of one span of one sequence, for the tokens in a range of it. Aligned explicitly: GCC 12 takes it for granted in
 // find_pages (vmovdqa), but lays a variable of this type at a multiple of 16 only.
 struct alignas(64) SpanPages {
@@ -32,10 +27,6 @@ struct alignas(64) SpanPages {
   bool fetch_values;                    // nobody has asked for this span before: each line of K asks for one of V
 };
 
-int64_t plane_bytes(const KvLayout& kv) {
-  return int64_t(kv.head_dim) * kv.page_size * (kv.type == KvType::f32 ? 4 : 2);
-}
-
 const int32_t* span_blocks(const AttentionArgs& args, int seq, int span) {
   return args.block_table + seq * args.block_stride + int64_t(span) * (kSpan / args.kv.page_size);
 }
@@ -47,7 +38,7 @@ void find_pages(const AttentionArgs& args, int seq, int span, TokenRange seen, i
   const KvLayout& kv = args.kv;
   int page_size = kv.page_size, run = min_int(page_size, kLanes), units = page_size / pack;
   const int32_t* blocks = span_blocks(args, seq, span);
-  out->key_to_value = kv.kv_heads * plane_bytes(kv);
+  out->key_to_value = kv.kv_heads * kv.plane_bytes;
   out->key_stride = 4 * int64_t(page_size);
   out->pieces = kLanes / run;
   for (int page = seen.begin / page_size; page * page_size < seen.end; page++) {
@@ -98,9 +89,9 @@ void gather_keys(TokenRange seen, int steps, uint8_t* dst, SpanPages* pages) {
 struct Fetch {
   const uint8_t *at = nullptr, *end = nullptr;            // of the run that is being asked for
   const int32_t *block = nullptr, *last_block = nullptr;  // pages still to come
-  const uint8_t* values = nullptr;                        // V of the page whose K was asked for last, or null
-  const uint8_t* base = nullptr;                          // K of page 0
-  int64_t page_bytes = 0, key_to_value = 0, run_bytes = 0;
+  const uint8_t *values = nullptr, *scales = nullptr;     // of the page whose K was asked for last, or null
+  const uint8_t *base = nullptr, *base_scales = nullptr;  // K and scales of page 0; null: there are no scales
+  int64_t page_bytes = 0, key_to_value = 0, run_bytes = 0, scale_bytes = 0;
   int lines = kChunksTogether;                            // asked for with each kChunksTogether lines that are used
 };
 
@@ -110,23 +101,33 @@ Fetch begin_fetch(const AttentionArgs& args, int seq, int kv_head, int kv_heads,
   Fetch fetch;
   fetch.block = blocks + seen.begin / kv.page_size;
   fetch.last_block = blocks + (seen.end + kv.page_size - 1) / kv.page_size;
-  fetch.base = kv.base + args.layer * kv.layer_bytes + kv_head * plane_bytes(kv);
+  fetch.base = kv.base + args.layer * kv.layer_bytes + kv_head * kv.plane_bytes;
   fetch.page_bytes = kv.page_bytes;
-  fetch.key_to_value = kv.kv_heads * plane_bytes(kv);
-  fetch.run_bytes = kv_heads * plane_bytes(kv);
+  fetch.key_to_value = kv.kv_heads * kv.plane_bytes;
+  fetch.run_bytes = kv_heads * kv.plane_bytes;
+  fetch.scale_bytes = kv_heads * kv.layer_scale_bytes / kv.kv_heads;
+  if (fetch.scale_bytes)
+    fetch.base_scales = kv.base + kv.scale_offset + (args.layer * kv.kv_heads + kv_head) * kv.layer_scale_bytes / kv.kv_heads;
   return fetch;
 }
 
 OCTAVO_INLINE bool next_run(Fetch* fetch) {
+  int64_t bytes = fetch->run_bytes;
   if (fetch->values) {
     fetch->at = fetch->values;
     fetch->values = nullptr;
+  } else if (fetch->scales) {  // the only run that may begin and end inside of a line
+    fetch->at = (const uint8_t*)((uintptr_t)fetch->scales & ~uintptr_t(63));
+    bytes = (fetch->scales - fetch->at + fetch->scale_bytes + 63) / 64 * 64;
+    fetch->scales = nullptr;
   } else {
     if (fetch->block == fetch->last_block) return false;
-    fetch->at = fetch->base + *fetch->block++ * fetch->page_bytes;
+    int64_t page = *fetch->block++ * fetch->page_bytes;
+    fetch->at = fetch->base + page;
     fetch->values = fetch->at + fetch->key_to_value;
+    if (fetch->base_scales) fetch->scales = fetch->base_scales + page;
   }
-  fetch->end = fetch->at + fetch->run_bytes;
+  fetch->end = fetch->at + bytes;
   return true;
 }
 
@@ -137,7 +138,8 @@ const uint8_t* first_line(const Fetch& fetch) {
 
 // Null if nothing is left to ask for.
 OCTAVO_INLINE Fetch* unless_done(Fetch* fetch) {
-  return fetch->at == fetch->end && !fetch->values && fetch->block == fetch->last_block ? nullptr : fetch;
+  bool done = fetch->at == fetch->end && !fetch->values && !fetch->scales && fetch->block == fetch->last_block;
+  return done ? nullptr : fetch;
 }
 
 // Asks for the next `lines` cache lines, as far as there are any.

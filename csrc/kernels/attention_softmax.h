@@ -31,8 +31,6 @@ OCTAVO_INLINE f32x16 soft_cap(f32x16 raw, float cap) {
   return mul(set1(cap * kLog2E), div(sub(e, set1(1.0f)), add(e, set1(1.0f))));
 }
 
-constexpr int kWeighStep = 2 * kLanes;
-
 // Raw scores of tokens [begin, end) of a span -> scores, hidden ones minus infinity in whole pairs of chunks, and the
 // greatest of them.
 OCTAVO_INLINE float finish_scores(float softcap, float* scores, int begin, int end) {
@@ -48,29 +46,22 @@ OCTAVO_INLINE float finish_scores(float softcap, float* scores, int begin, int e
   return reduce_max(top);
 }
 
-// Those scores -> softmax weights as operands, and their sum: whole pairs of chunks, hidden tokens with weight 0. The sum
-// is of the weights as they will be multiplied (rounded to bf16 where V is a bf16 operand), so that the weights used
-// always add up to one.
+// Sums of products -> raw scores -> scores, and weights of those, for `rows` rows that see the tokens `seen[r]`. In two
+// passes, since a row's weights wait for its greatest score at the end of a long chain, and those of several rows go side
+// by side: 8.7 cycles for 16 tokens instead of 10.6 (Zen 4).
 template <class Kv>
-OCTAVO_INLINE float weigh_tokens(const float* scores, int begin, int end, float greatest, typename Kv::Operand* weights) {
-  f32x16 top = set1(greatest), total = zero();
-  for (int t = begin / kWeighStep * kWeighStep; t < end; t += kWeighStep) {
-    f32x16 a = exp2(sub(load(scores + t), top)), b = exp2(sub(load(scores + t + kLanes), top));
-    total = Kv::to_operands_and_add(weights + t, a, b, total);
-  }
-  return reduce_add(total);
-}
-
-// Both for `rows` rows that see the tokens `seen[r]`. In two passes, since a row's weights wait for its greatest score at
-// the end of a long chain, and those of several rows go side by side: 8.7 cycles for 16 tokens instead of 10.6 (Zen 4).
-template <class Kv>
-OCTAVO_NOINLINE void weigh_rows(float softcap, float* scores, const TokenRange* seen, int rows,
-                                typename Kv::Operand* weights, float* greatest, float* sum) {
+OCTAVO_NOINLINE void weigh_rows(float softcap, const TokenScales& scales, const float* query_units, float* scores,
+                                const TokenRange* seen, int rows, typename Kv::Operand* weights, float* greatest,
+                                Weighed* weighed) {
   for (int r = 0; r < rows; r++)
-    if (!seen[r].empty()) greatest[r] = finish_scores(softcap, scores + r * kSpan, seen[r].begin, seen[r].end);
+    if (!seen[r].empty()) {
+      Kv::to_scores(scores + r * kSpan, seen[r].begin, seen[r].end, scales, query_units[r]);
+      greatest[r] = finish_scores(softcap, scores + r * kSpan, seen[r].begin, seen[r].end);
+    }
   for (int r = 0; r < rows; r++)
     if (!seen[r].empty())
-      sum[r] = weigh_tokens<Kv>(scores + r * kSpan, seen[r].begin, seen[r].end, greatest[r], weights + r * kSpan);
+      weighed[r] = Kv::weigh_tokens(scores + r * kSpan, seen[r].begin, seen[r].end, greatest[r], scales,
+                                    weights + r * kSpan);
 }
 
 // Query rows with what they have so far, or have of one span: weighted sums of V, greatest score, sum of weights.

@@ -21,15 +21,15 @@ constexpr int kBlockColumns = kChunksTogether;
 // Query rows that go through a span together; operands, scores and weights of a row are this far apart.
 constexpr int kRowsTogether = 2 * kBlockRows;
 
-// Raw scores of chunks [chunk, chunk + kChunksTogether) for kRows rows.
+// Sums of q times the keys of chunks [chunk, chunk + kChunksTogether) for kRows rows.
 template <class Kv, int kPieces, int kRows>
 OCTAVO_NOINLINE void score_block(const SpanPages& pages, int chunk, int head_dim, const typename Kv::Operand* q,
                                  float* scores, Fetch* fetch) {
-  f32x16 sum[kRows][kChunksTogether];
+  typename Kv::Sum sum[kRows][kChunksTogether];
   OCTAVO_UNROLL
   for (int r = 0; r < kRows; r++)
     OCTAVO_UNROLL
-    for (int c = 0; c < kChunksTogether; c++) sum[r][c] = zero();
+    for (int c = 0; c < kChunksTogether; c++) sum[r][c] = Kv::zero_sum();
   int64_t offset = pages.key_head;
   for (int d = 0; d < head_dim; d += Kv::kPack * kPieces, offset += pages.key_stride * kPieces) {
     if (fetch) {
@@ -52,18 +52,18 @@ OCTAVO_NOINLINE void score_block(const SpanPages& pages, int chunk, int head_dim
   OCTAVO_UNROLL
   for (int r = 0; r < kRows; r++)
     OCTAVO_UNROLL
-    for (int c = 0; c < kChunksTogether; c++) store(scores + r * kSpan + (chunk + c) * kLanes, sum[r][c]);
+    for (int c = 0; c < kChunksTogether; c++) Kv::store_sum(scores + r * kSpan + (chunk + c) * kLanes, sum[r][c]);
 }
 
 // values[row] += sum over units [begin, end) of weight * V, columns [0, 16 * kColumns) of head_dim from `column` on.
 template <class Kv, int kRows, int kColumns>
 OCTAVO_NOINLINE void value_block(const SpanPages& pages, int begin, int end, int column,
                                  const typename Kv::Operand* weights, float* values, Fetch* fetch) {
-  f32x16 sum[kRows][kColumns];
+  typename Kv::Sum sum[kRows][kColumns];
   OCTAVO_UNROLL
   for (int r = 0; r < kRows; r++)
     OCTAVO_UNROLL
-    for (int c = 0; c < kColumns; c++) sum[r][c] = load(values + r * kMaxHeadDim + column + c * kLanes);
+    for (int c = 0; c < kColumns; c++) sum[r][c] = Kv::load_sum(values + r * kMaxHeadDim + column + c * kLanes);
   for (int unit = begin; unit < end; unit++) {
     const float* row = (const float*)(pages.value_unit[unit] + pages.value_head) + column;
     if (fetch) fetch_lines(fetch, min_int(fetch->lines, kColumns));
@@ -78,11 +78,10 @@ OCTAVO_NOINLINE void value_block(const SpanPages& pages, int begin, int end, int
   OCTAVO_UNROLL
   for (int r = 0; r < kRows; r++)
     OCTAVO_UNROLL
-    for (int c = 0; c < kColumns; c++) store(values + r * kMaxHeadDim + column + c * kLanes, sum[r][c]);
+    for (int c = 0; c < kColumns; c++) Kv::store_sum(values + r * kMaxHeadDim + column + c * kLanes, sum[r][c]);
 }
 
-// Units [begin, end) for one row; of a pair that the row sees half of, the hidden half is zeroed: it may be a slot that
-// nobody has written, and 0 * NaN is NaN.
+// Units [begin, end) for one row, which need not see all of their tokens.
 template <class Kv>
 void value_edge(const SpanPages& pages, int begin, int end, int token_begin, int token_end, int head_dim,
                 const typename Kv::Operand* weights, float* values) {
@@ -90,15 +89,13 @@ void value_edge(const SpanPages& pages, int begin, int end, int token_begin, int
     bool first_hidden = unit * Kv::kPack < token_begin, last_hidden = (unit + 1) * Kv::kPack > token_end;
     const float* row = (const float*)(pages.value_unit[unit] + pages.value_head);
     for (int d = 0; d < head_dim; d += kLanes) {
-      f32x16 raw = load(row + d);
-      if (first_hidden) raw = keep_second(raw);
-      if (last_hidden) raw = keep_first(raw);
-      store(values + d, Kv::multiply_add(weights + unit * Kv::kPack, Kv::expand(raw), load(values + d)));
+      typename Kv::Lanes v = Kv::expand(Kv::visible(load(row + d), first_hidden, last_hidden));
+      Kv::store_sum(values + d, Kv::multiply_add(weights + unit * Kv::kPack, v, Kv::load_sum(values + d)));
     }
   }
 }
 
-// Raw scores of the tokens in `seen`, in whole groups of chunks.
+// Sums for the tokens in `seen`, in whole groups of chunks.
 template <class Kv, int kRows>
 void score_rows(const SpanPages& pages, TokenRange seen, int head_dim, const typename Kv::Operand* q, float* scores,
                 Fetch* fetch) {

@@ -20,21 +20,13 @@ constexpr int kLeastExponent = -96;
 #if defined(__AVX512VNNI__)
 #include "linear_quantise_avx512.h"
 #else
+#include "magnitude.h"
 
 namespace octavo {
 namespace OCTAVO_LEVEL {
 namespace {
 
-// The row's largest magnitude, or NaN if it holds a NaN or an infinity.
-OCTAVO_INLINE float row_magnitude(const float* x, int32_t k, Int8Group*) {
-  f32x16 largest = zero(), poison = zero();
-  for (int32_t i = 0; i < k; i += kLanes) {
-    f32x16 a = load(x + i);
-    largest = max(largest, abs(a));
-    poison = add(poison, sub(a, a));
-  }
-  return reduce_max(largest) + reduce_add(poison);
-}
+OCTAVO_INLINE float row_magnitude(const float* x, int32_t k, Int8Group*) { return magnitude(x, k); }
 
 // Smallest e with largest * 2^-e <= kMostHeld: the exponent of the quotient, rounded up.
 OCTAVO_INLINE int half_exponent(float largest) {

@@ -2,6 +2,7 @@
 #pragma once
 #include "../kernels.h"
 #include "../simd.h"
+#include "kv_store.h"
 #include "rms_norm.h"
 
 namespace octavo {
@@ -49,25 +50,6 @@ OCTAVO_INLINE void rotate_head(float* x, const float* rotation, int half) {
   }
 }
 
-// One token's K and V of one head go into their slot of the two planes (kernels.h, KvLayout).
-void store_kv_f32(uint8_t* key_plane, uint8_t* value_plane, int slot, int page_size, int head_dim, const float* key,
-                  const float* value) {
-  for (int d = 0; d < head_dim; d++) memcpy(key_plane + 4 * (int64_t(d) * page_size + slot), key + d, 4);
-  memcpy(value_plane + 4 * int64_t(slot) * head_dim, value, size_t(head_dim) * 4);
-}
-
-void store_kv_bf16(uint8_t* key_plane, uint8_t* value_plane, int slot, int page_size, int head_dim, const float* key,
-                   const float* value) {
-  uint16_t k[kMaxHeadDim], v[kMaxHeadDim];
-  for (int d = 0; d < head_dim; d += kLanes) {
-    store_bf16(k + d, load(key + d));
-    store_bf16(v + d, load(value + d));
-  }
-  for (int d = 0; d < head_dim; d += 2) memcpy(key_plane + 4 * (int64_t(d / 2) * page_size + slot), k + d, 4);
-  uint8_t* row = value_plane + 4 * int64_t(slot / 2) * head_dim + 2 * (slot & 1);
-  for (int d = 0; d < head_dim; d++) memcpy(row + 4 * d, v + d, 2);
-}
-
 OCTAVO_INLINE void normalise_and_rotate(const RopeStoreArgs& args, const float* norm, const float* rotation, float* x) {
   if (norm) rms_norm(x, norm, args.norm_eps, args.kv.head_dim, x);
   if (rotation) rotate_head(x, rotation, args.rotary / 2);
@@ -75,8 +57,8 @@ OCTAVO_INLINE void normalise_and_rotate(const RopeStoreArgs& args, const float* 
 
 void rope_store(const RopeStoreArgs& args, int32_t token_begin, int32_t token_end) {
   const KvLayout& kv = args.kv;
+  StoreHead store_head = kStoreHead[int(kv.type)];
   int head_dim = kv.head_dim;
-  int64_t plane_bytes = int64_t(head_dim) * kv.page_size * (kv.type == KvType::f32 ? 4 : 2);
   for (int32_t t = token_begin; t < token_end; t++) {
     const float* rotation = args.rotation ? args.rotation + int64_t(t) * args.rotary : nullptr;
     for (int h = 0; h < args.q_heads; h++)
@@ -84,14 +66,11 @@ void rope_store(const RopeStoreArgs& args, int32_t token_begin, int32_t token_en
 
     int32_t position = args.positions[t];
     int32_t page = args.block_table[args.token_seq[t] * args.block_stride + position / kv.page_size];
-    uint8_t* planes = kv.base + page * kv.page_bytes + args.layer * kv.layer_bytes;
     for (int h = 0; h < kv.kv_heads; h++) {
       float key[kMaxHeadDim];
       memcpy(key, args.k + t * args.k_stride + h * head_dim, size_t(head_dim) * 4);
       normalise_and_rotate(args, args.k_norm, rotation, key);
-      auto store_kv = kv.type == KvType::f32 ? store_kv_f32 : store_kv_bf16;
-      store_kv(planes + h * plane_bytes, planes + (kv.kv_heads + h) * plane_bytes, position % kv.page_size,
-               kv.page_size, head_dim, key, args.v + t * args.v_stride + h * head_dim);
+      store_head(head_slot(kv, args.layer, page, h, position % kv.page_size), key, args.v + t * args.v_stride + h * head_dim);
     }
   }
 }

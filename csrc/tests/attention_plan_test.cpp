@@ -1,5 +1,6 @@
 // The cut of a step's attention: everything is covered once, pieces are small enough, bounds hold.
 #include "../attention_plan.h"
+#include "../kv.h"
 
 #include <algorithm>
 #include <map>
@@ -35,7 +36,7 @@ struct Batch {
 
 constexpr int kHeads = 9, kKvHeads = 3, kGroup = kHeads / kKvHeads;
 
-KvLayout layout(int head_dim) { return {KvType::bf16, 16, kKvHeads, head_dim, 0, 0, nullptr}; }
+KvLayout layout(int head_dim) { return kv_layout(KvType::bf16, 1, 16, kKvHeads, head_dim); }
 
 int64_t cost(const AttentionPlan& plan, const AttentionItem& item) {
   int64_t queries = 0;

@@ -4,10 +4,13 @@
 #include <string.h>
 
 #include <algorithm>
+#include <array>
+#include <map>
 #include <memory>
 
 #include "../attention_plan.h"
 #include "expect.h"
+#include "stored_kv.h"
 
 namespace octavo {
 
@@ -32,19 +35,7 @@ struct Cut {
   int64_t partial_rows = 0;
 };
 
-inline uint16_t to_bf16(float f) {
-  uint32_t u;
-  memcpy(&u, &f, 4);
-  return uint16_t((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
-}
-inline float from_bf16(uint16_t h) {
-  uint32_t u = uint32_t(h) << 16;
-  float f;
-  memcpy(&f, &u, 4);
-  return f;
-}
-
-// Value `which` (0: K, 1: V, 2: q) of one element, as stored.
+// Value `which` (0: K, 1: V, 2: q) of one element, before it is stored.
 inline float element(uint64_t seed, int which, int token, int head, int d) {
   Random random(((((seed * 3 + which) * 1000003 + token) * 257 + head) * 1009) + d);
   random.bits();
@@ -57,6 +48,7 @@ struct World {
   std::vector<int32_t> query_start{0}, context_len, block_table;
   std::vector<float> q, out, sinks, partials;
   std::unique_ptr<uint8_t[]> pool;
+  std::map<std::array<int, 4>, std::vector<float>> stored;  // [seq, token, K|V, kv head]: what its numbers stand for
   AttentionArgs args{};
   int q_width;
 
@@ -72,13 +64,10 @@ struct World {
       query_start.push_back(query_start.back() + sequence.queries);
       context_len.push_back(sequence.context);
     }
-    int element_bytes = s.type == KvType::f32 ? 4 : 2, layers = 2;
     KvLayout& kv = args.kv;
-    kv = {s.type, s.page_size, s.kv_heads, s.head_dim, 0, 0, nullptr};
-    kv.layer_bytes = int64_t(2) * s.kv_heads * s.head_dim * s.page_size * element_bytes;
-    kv.page_bytes = kv.layer_bytes * layers;
+    kv = kv_layout(s.type, 2, s.page_size, s.kv_heads, s.head_dim);
     pool.reset(new uint8_t[size_t(pages) * kv.page_bytes]);
-    memset(pool.get(), 0xff, size_t(pages) * kv.page_bytes);  // NaN in either type
+    memset(pool.get(), 0xff, size_t(pages) * kv.page_bytes);  // NaN in every type, of scales too
     kv.base = pool.get();
 
     std::vector<int32_t> order(pages);
@@ -125,21 +114,17 @@ struct World {
     return sequences[seq].seed;
   }
 
-  // Writes a token's random K and V, times `factor`, by the layout that kernels.h states, independently of rope_store.
+  // Writes a token's random K and V, times `factor`, independently of rope_store.
   void put_token(int seq, int blocks, int token, float factor = 1) {
-    const KvLayout& kv = args.kv;
-    int ps = kv.page_size, hd = kv.head_dim, slot = token % ps;
-    uint8_t* layer = kv.base + block_table[seq * blocks + token / ps] * kv.page_bytes + 1 * kv.layer_bytes;
+    int32_t page = block_table[seq * blocks + token / shape.page_size];
+    std::vector<float> values(size_t(shape.head_dim));
     for (int which = 0; which < 2; which++)
-      for (int h = 0; h < kv.kv_heads; h++)
-        for (int d = 0; d < hd; d++) {
-          float value = factor * element(seed_of(seq, token), which, token, h, d);
-          int64_t plane = int64_t(which * kv.kv_heads + h) * hd * ps;
-          int64_t f32_at = which == 0 ? int64_t(d) * ps + slot : int64_t(slot) * hd + d;
-          int64_t bf16_at = which == 0 ? (int64_t(d / 2) * ps + slot) * 2 + d % 2 : (int64_t(slot / 2) * hd + d) * 2 + slot % 2;
-          if (kv.type == KvType::f32) ((float*)layer)[plane + f32_at] = value;
-          else ((uint16_t*)layer)[plane + bf16_at] = to_bf16(value);
-        }
+      for (int h = 0; h < shape.kv_heads; h++) {
+        for (int d = 0; d < shape.head_dim; d++) values[d] = factor * element(seed_of(seq, token), which, token, h, d);
+        StoredHead head = stored_head(shape.type, values);
+        put_head(args.kv, args.kv.base, 1, page, which, h, token % shape.page_size, head);
+        stored[{seq, token, which, h}] = std::move(head.values);
+      }
   }
 
   void run(const KernelTable& level, const Cut& cut) {

@@ -6,16 +6,11 @@
 #include <vector>
 
 #include "expect.h"
+#include "stored_kv.h"
 
 using namespace octavo;
 
 namespace {
-
-uint16_t to_bf16(float f) {
-  uint32_t u;
-  memcpy(&u, &f, 4);
-  return uint16_t((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
-}
 
 std::vector<float> random_row(Random& random, int64_t n, float scale) {
   std::vector<float> row;
@@ -150,13 +145,20 @@ std::vector<double> rotated(const float* x, int head_dim, const float* norm, flo
   return out;
 }
 
+// Half a step of the stored numbers, at most.
+double rounding_of(KvType type, double x, double greatest) {
+  switch (type) {
+    case KvType::f32: return 0;
+    case KvType::bf16: return fabs(x) / 256;
+    case KvType::f16: return fabs(x) / 2048;
+    default: return fabs(greatest) / 127 * (1 + 1.0 / 256) / 2;
+  }
+}
+
 void test_rope_store(const KernelTable& level, KvType type, int page_size, int head_dim, int rotary, bool norms) {
   const int tokens = 41, q_heads = 4, kv_heads = 2, layers = 2, layer = 1, blocks = 24;
   Random random(uint64_t(page_size * 1000 + head_dim + rotary));
-  int element_bytes = type == KvType::f32 ? 4 : 2;
-  KvLayout kv{type, page_size, kv_heads, head_dim, 0, 0, nullptr};
-  kv.layer_bytes = int64_t(2) * kv_heads * head_dim * page_size * element_bytes;
-  kv.page_bytes = kv.layer_bytes * layers;
+  KvLayout kv = kv_layout(type, layers, page_size, kv_heads, head_dim);
   std::vector<uint8_t> pool(size_t(kv.page_bytes) * blocks * 2, 0xee);
   std::vector<uint8_t> expected = pool;
   kv.base = pool.data();
@@ -194,34 +196,46 @@ void test_rope_store(const KernelTable& level, KvType type, int page_size, int h
     int slot = positions[t] % page_size, page = block_table[token_seq[t] * blocks + positions[t] / page_size];
     for (int h = 0; h < kv_heads; h++) {
       std::vector<double> key = rotated(k.data() + t * k_stride + h * head_dim, head_dim, args.k_norm, 1e-6f, table, rotary);
+      std::vector<float> value(v.data() + t * v_stride + h * head_dim, v.data() + t * v_stride + (h + 1) * head_dim);
+      put_head(kv, expected.data(), layer, page, 1, h, slot, stored_head(type, value));  // V is copied: exactly this
+      // K has been rounded on the way to a result that is itself rounded: it may be a step off.
+      StoredHead got = head_at(kv, pool.data(), layer, page, 0, h, slot);
+      double greatest = *std::max_element(key.begin(), key.end(), [](double a, double b) { return fabs(a) < fabs(b); });
       for (int d = 0; d < head_dim; d++)
-        for (int which = 0; which < 2; which++) {
-          int64_t plane = page * kv.page_bytes + layer * kv.layer_bytes +
-                          int64_t(which * kv_heads + h) * head_dim * page_size * element_bytes;
-          double want = which ? v[t * v_stride + h * head_dim + d] : key[d];
-          if (type == KvType::f32) {
-            int64_t at = plane + 4 * (which ? int64_t(slot) * head_dim + d : int64_t(d) * page_size + slot);
-            float got;
-            memcpy(&got, pool.data() + at, 4);
-            EXPECT(close(want, got, which ? 0 : 1e-6), "%s page of %d: %d of token %d dim %d", level.level, page_size, which, t, d);
-            memcpy(expected.data() + at, &got, 4);
-          } else {
-            int64_t at = plane + 2 * (which ? (int64_t(slot / 2) * head_dim + d) * 2 + slot % 2
-                                            : (int64_t(d / 2) * page_size + slot) * 2 + d % 2);
-            uint16_t got;
-            memcpy(&got, pool.data() + at, 2);
-            uint32_t wide = uint32_t(got) << 16;
-            float value;
-            memcpy(&value, &wide, 4);
-            // V is copied, so its rounding is exact; K may round either way from a result that is itself rounded.
-            bool right = which ? got == to_bf16(float(want)) : fabs(value - want) <= fabs(want) * 0.00392 + 1e-30;
-            EXPECT(right, "%s page of %d: %d of token %d dim %d: %g, not %g", level.level, page_size, which, t, d, want, value);
-            memcpy(expected.data() + at, &got, 2);
-          }
-        }
+        EXPECT(fabs(got.values[d] - key[d]) <= rounding_of(type, key[d], greatest) * 1.01 + 1e-6 * std::max(1.0, fabs(key[d])),
+               "%s %s page of %d: K of token %d dim %d: %g, not %g", level.level, kKvTypes[int(type)].name, page_size, t, d,
+               got.values[d], key[d]);
+      put_head(kv, expected.data(), layer, page, 0, h, slot, got);
     }
   }
   EXPECT(pool == expected, "%s page of %d: wrote outside the tokens' slots", level.level, page_size);
+}
+
+// Heads that have no ordinary scale, or numbers beyond what f16 has: V is copied, so what must be stored is known.
+void test_store_extremes(const KernelTable& level, KvType type) {
+  const int head_dim = 16, page_size = 4;
+  KvLayout kv = kv_layout(type, 1, page_size, 1, head_dim);
+  std::vector<uint8_t> pool(size_t(kv.page_bytes), 0xee);
+  kv.base = pool.data();
+  const float smallest = 1e-30f;
+  for (std::vector<float> first : std::vector<std::vector<float>>{{0}, {-0.0f}, {smallest / 2}, {smallest, -smallest / 3},
+                                                                  {3e38f, -1}, {65519, -65520, 70000}, {6e-8f, 1e-8f, 3e-5f},
+                                                                  {1, NAN}, {-INFINITY, 1}, {127, 63.5f, 0.5f, 1.5f, -2.5f}}) {
+    std::vector<float> q(head_dim), k(head_dim), v = first;
+    v.resize(head_dim);
+    int32_t position = 2, zero = 0;
+    RopeStoreArgs args{};
+    args.kv = kv, args.q_heads = 1, args.q = q.data(), args.k = k.data(), args.v = v.data();
+    args.q_stride = args.k_stride = args.v_stride = head_dim;
+    args.positions = &position, args.token_seq = &zero, args.block_table = &zero, args.block_stride = 1;
+    level.rope_store(args, 0, 1);
+    StoredHead want = stored_head(type, v), got = head_at(kv, pool.data(), 0, 0, 1, 0, 2);
+    for (int d = 0; d < head_dim; d++) {
+      bool same = isnan(want.values[d]) ? isnan(got.values[d]) : got.codes[d] == want.codes[d];
+      EXPECT(same && (type != KvType::int8 || isnan(want.values[d]) || got.scale == want.scale), "%s %s: %g is stored as %g, not %g",
+             level.level, kKvTypes[int(type)].name, v[d], got.values[d], want.values[d]);
+    }
+  }
 }
 
 }  // namespace
@@ -231,8 +245,9 @@ int main() {
     test_rows(*level);
     test_scale_and_cap(*level);
     test_rope_table(*level);
-    for (KvType type : {KvType::f32, KvType::bf16})
+    for (KvType type : {KvType::f32, KvType::bf16, KvType::f16, KvType::int8})
       for (int page_size : {4, 8, 16, 32}) {
+        if (page_size == 4) test_store_extremes(*level, type);
         test_rope_store(*level, type, page_size, 64, 64, false);
         test_rope_store(*level, type, page_size, 96, 48, true);
         test_rope_store(*level, type, page_size, 16, 16, true);

@@ -1,0 +1,109 @@
+// K and V stored as int8 with a scale for each token: q and softmax weights become 16-bit integers, so that products and
+// their sums are exact and their order doesn't matter. A sum of kSpan or kMaxHeadDim products stays under
+// 256 * 32767 * 127 < 2^31.
+//
+// An element of a query head is a multiple of its greatest magnitude / 32767. A token's weight is multiplied with the
+// scale of its V before it is rounded, in units of the span's greatest such product / 32767. What a row rounds depends on
+// that row alone: its own q, and the tokens that it sees in that span.
+#pragma once
+#include "attention_kv.h"
+#include "int16_lanes.h"
+#include "magnitude.h"
+
+namespace octavo {
+namespace OCTAVO_LEVEL {
+namespace {
+
+constexpr float kMostInt16 = 32767.0f;
+
+// Below this a row's magnitudes count as zero: their inverse might not be a number.
+constexpr float kLeastMagnitude = 1e-30f;
+
+// What to multiply with before rounding to 16 bits; 0 for NaN, whose unit is NaN and shows.
+OCTAVO_INLINE float int16_factor(float greatest) { return greatest >= kLeastMagnitude ? kMostInt16 / greatest : 0.0f; }
+
+struct Int8Kv {
+  using Operand = int16_t;
+  using Sum = i32x16;
+  struct Lanes { i32x16 first, second; };
+  static constexpr int kPack = 4;
+
+  OCTAVO_INLINE Sum zero_sum() { return zero_i32(); }
+  OCTAVO_INLINE Sum load_sum(const float* p) { return load_i32((const int32_t*)p); }
+  OCTAVO_INLINE void store_sum(float* p, Sum a) { store((int32_t*)p, a); }
+  OCTAVO_INLINE Lanes expand(f32x16 raw) { return {even_bytes(raw), odd_bytes(raw)}; }
+  OCTAVO_INLINE f32x16 visible(f32x16 raw, bool, bool) { return raw; }  // any integer times weight 0 is 0
+  OCTAVO_INLINE Sum multiply_add(const int16_t* operand, Lanes b, Sum c) {
+    uint32_t pairs[2];
+    memcpy(pairs, operand, 8);
+    return dot_i16(pairs[1], b.second, dot_i16(pairs[0], b.first, c));
+  }
+
+  // As PlainKv has them, from here on.
+  OCTAVO_INLINE float to_query(int16_t* dst, const float* source, f32x16 factor, int head_dim) {
+    float scaled[kMaxHeadDim];
+    for (int d = 0; d < head_dim; d += kLanes) store(scaled + d, mul(load(source + d), factor));
+    float greatest = magnitude(scaled, head_dim);
+    f32x16 inverse = set1(int16_factor(greatest));
+    for (int d = 0; d < head_dim; d += kLanes) store_i16(dst + d, to_i32(mul(load(scaled + d), inverse)));
+    return greatest * (1.0f / kMostInt16);
+  }
+
+  static void load_scales(const KvLayout& kv, int layer, const int32_t* blocks, int head, TokenRange seen,
+                          TokenScales* out) {
+    switch (kv.page_size) {
+      case 4: return load_pages<4>(kv, layer, blocks, head, seen, out);
+      case 8: return load_pages<8>(kv, layer, blocks, head, seen, out);
+      case 16: return load_pages<16>(kv, layer, blocks, head, seen, out);
+      default: return load_pages<32>(kv, layer, blocks, head, seen, out);
+    }
+  }
+
+  OCTAVO_INLINE void to_scores(float* scores, int begin, int end, const TokenScales& scales, float query_unit) {
+    f32x16 unit = set1(query_unit);
+    for (int t = begin / kWeighStep * kWeighStep; t < end; t += kWeighStep)
+      for (int i = t; i < t + kWeighStep; i += kLanes)
+        store(scores + i, mul(to_f32(load_sum(scores + i)), mul(load_bf16(scales.key + i), unit)));
+  }
+
+  OCTAVO_INLINE Weighed weigh_tokens(float* scores, int begin, int end, float greatest, const TokenScales& scales,
+                                     int16_t* weights) {
+    int first = begin / kWeighStep * kWeighStep;
+    f32x16 top = set1(greatest), total = zero(), largest = zero(), poison = zero();
+    for (int t = first; t < end; t += kWeighStep)
+      for (int i = t; i < t + kWeighStep; i += kLanes) {
+        f32x16 weight = exp2(sub(load(scores + i), top));
+        total = add(total, weight);
+        // A hidden token's scale may be anything, even NaN.
+        f32x16 scaled = keep_ge(mul(weight, load_bf16(scales.value + i)), weight, set1(1e-37f));
+        store(scores + i, scaled);
+        largest = max(scaled, largest);
+        poison = add(poison, scaled);
+      }
+    float bad = reduce_add(poison), most = reduce_max(largest) + (bad - bad);
+    f32x16 inverse = set1(int16_factor(most));
+    for (int t = first; t < end; t += kWeighStep)
+      for (int i = t; i < t + kWeighStep; i += kLanes) store_i16(weights + i, to_i32(mul(load(scores + i), inverse)));
+    return {reduce_add(total), most * (1.0f / kMostInt16)};
+  }
+
+  OCTAVO_INLINE void finish_values(float* values, float unit, int head_dim) {
+    for (int d = 0; d < head_dim; d += kLanes) store(values + d, mul(to_f32(load_sum(values + d)), set1(unit)));
+  }
+
+ private:
+  template <int kPageSize>
+  OCTAVO_INLINE void load_pages(const KvLayout& kv, int layer, const int32_t* blocks, int head, TokenRange seen,
+                                TokenScales* out) {
+    const uint8_t* scales = kv.base + kv.scale_offset + layer * kv.layer_scale_bytes + head * (4 * kPageSize);
+    for (int page = seen.begin / kPageSize; page * kPageSize < seen.end; page++) {
+      const uint8_t* of_page = scales + blocks[page] * kv.page_bytes;
+      memcpy(out->key + page * kPageSize, of_page, 2 * kPageSize);
+      memcpy(out->value + page * kPageSize, of_page + 2 * kPageSize, 2 * kPageSize);
+    }
+  }
+};
+
+}  // namespace
+}  // namespace OCTAVO_LEVEL
+}  // namespace octavo
