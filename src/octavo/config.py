@@ -182,7 +182,9 @@ class EngineConfig:
     kv_cache_memory_bytes: int | None = knob(
         None, "size of the page pool", unit="bytes", low=1, unset="from the memory that this process may use"
     )
-    kv_cache_dtype: str = knob("auto", "type of stored K and V; auto: bf16", choices=("auto", "f32", "bf16"))
+    kv_cache_dtype: str = knob(
+        "auto", "type of stored K and V; auto: bf16", choices=("auto", "f32", "bf16", "f16", "int8")
+    )
     activations: str = knob(
         "auto",
         "type that activations are multiplied in; auto: int8 for quantised weights, bf16 for bf16, else f32",

@@ -49,8 +49,11 @@ def in_a_crowd(
         (TensorType.Q5_0, "bf16"),
         (TensorType.Q4_K, "bf16"),
         (TensorType.Q6_K, "f32"),
+        (TensorType.Q4_1, "f16"),
+        (TensorType.Q4_1, "int8"),
         (TensorType.BF16, "bf16"),
         (TensorType.F32, "f32"),
+        (TensorType.F32, "int8"),
     ],
 )
 def test_alone_or_in_a_crowd(level: str, matrices: TensorType, kv_dtype: str) -> None:

@@ -12,6 +12,7 @@ from tests.backends.harness import GREEDY, Runner, TinyDecoder, small_limits
 
 from octavo.backends.cpu.backend import CpuBackend
 from octavo.backends.ops import Batch, Dry, KvSpec, SlotParams, UnsupportedError, Weight
+from octavo.backends.reference.plan import ReferenceBackend
 from octavo.formats.tensor import Tensor, TensorType
 
 
@@ -192,7 +193,7 @@ def test_unsupported_backends(arguments: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"dtype": "int8"}, "KV type is 'int8'; supported are f32, bf16"),
+        ({"dtype": "fp8"}, "KV type is 'fp8'; supported are f32, bf16, f16, int8"),
         ({"page_size": 7}, "page_size is 7"),
         ({"head_dim": 24}, "head_dim is 24"),
         ({"head_dim": 512}, "head_dim is 512"),
@@ -202,6 +203,11 @@ def test_unsupported_kv(changes: dict[str, Any], message: str) -> None:
     kv = replace(KvSpec(1, 1, 16, 8, "f32"), **changes)
     with pytest.raises(UnsupportedError, match=message):
         CpuBackend(1).builder(small_limits(32), kv)
+
+
+def test_a_kv_type_that_the_reference_does_not_have() -> None:
+    with pytest.raises(UnsupportedError, match="KV type is 'fp8'; supported are f32, bf16, f16, int8"):
+        ReferenceBackend().builder(small_limits(32), replace(KvSpec(1, 1, 16, 8, "f32"), dtype="fp8"))  # type: ignore[arg-type]
 
 
 def test_a_matrix_that_can_not_be_multiplied_that_way() -> None:

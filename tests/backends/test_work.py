@@ -74,6 +74,16 @@ def test_attention_reads_what_is_seen() -> None:
     assert "window 4" in count.ops[1].name
 
 
+def test_int8_kv_counts_its_scales_and_products_of_16_bits() -> None:
+    kv = KvSpec(2, 2, 32, 4, "int8")
+    count = WorkCounter(kv, lambda weight: "f32", "int8")
+    q = count.embed(matrix(50, 128, TensorType.F32), 1.0)
+    count.attention(q, AttentionOp(0, 4, 2, 32, 1.0, np.empty(0, np.float32)))
+    work = count.ops[1].of(LOAD)
+    assert work.memory_bytes == (10 + 7) * 2 * 2 * (32 + 2)
+    assert work.operations == {"int8": 2 * 4 * 4 * 32 * (8 + 9 + 10 + 7)}
+
+
 def test_the_head_works_for_outputs_only() -> None:
     count = counter()
     x = count.embed(matrix(50, 64, TensorType.F32), 1.0)

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from tests.oracle.tiny import MODELS, VOCAB, write_gguf_file
 
 from octavo import _native
+from octavo.backends.kv_types import KV_TYPES
 from octavo.config import EngineConfig
 from octavo.engine.params import SamplingParams
 from octavo.engine.request import Request
@@ -77,7 +78,8 @@ def model_file(weights: TensorType) -> Path:
 
 
 def make_engine(kind: Kind, around: Surroundings) -> Engine:
-    per_token = 2 * 2 * 2 * 16 * (4 if kind.kv == "f32" else 2)  # K and V, layers, kv heads, head_dim
+    stored = KV_TYPES["bf16" if kind.kv == "auto" else kind.kv]
+    per_token = 2 * 2 * 2 * stored.head_bytes(16)  # K and V, layers, kv heads
     config = EngineConfig(
         model=str(model_file(kind.weights)),
         isa=kind.level,
@@ -181,7 +183,7 @@ kinds = st.builds(
     level=st.sampled_from(LEVELS),
     weights=st.sampled_from(WEIGHTS),
     activations=st.sampled_from(["auto", "f32"]),
-    kv=st.sampled_from(["auto", "f32"]),
+    kv=st.sampled_from(["auto", "f32", "f16", "int8"]),
 )
 
 
@@ -219,15 +221,16 @@ def test_each_surrounding_on_each_level(level: str, params_name: str) -> None:
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_preempted(level: str) -> None:
+@pytest.mark.parametrize("kv", ["auto", "int8"])
+def test_preempted(level: str, kv: str) -> None:
     """The subject comes last into a pool that can't hold everybody: it is preempted, and nobody could tell."""
     around = Surroundings(before=(40, 40, 40), pool_tokens=160, threads=2)
-    seen = assert_same(Kind(level, TensorType.Q4_1), around, 31, "seeded")
+    seen = assert_same(Kind(level, TensorType.Q4_1, kv=kv), around, 31, "seeded")
     assert seen.preemptions > 0
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("kv", ["bf16", "f32"])
+@pytest.mark.parametrize("kv", KV_TYPES)
 def test_pages_that_many_read(level: str, kv: str) -> None:
     """Attention reads a span of 256 tokens once for all whose block tables begin alike: some with the subject to its
     end, some a part of the way, some nearly a span."""

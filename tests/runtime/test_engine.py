@@ -12,6 +12,7 @@ from tests.oracle.harness import generate
 from tests.oracle.tiny import MODELS, write_folder
 
 import octavo
+from octavo.backends.kv_types import KV_TYPES
 from octavo.backends.ops import Batch, Sampled, SlotParams
 from octavo.config import EngineConfig
 from octavo.engine.params import SamplingParams
@@ -57,7 +58,7 @@ def drain(running: Engine) -> dict[tuple[int, int], tuple[list[int], Finish]]:
     return {key: (tokens[key], ends[key]) for key in tokens}
 
 
-@pytest.mark.parametrize("kv", ["f32", "bf16"])
+@pytest.mark.parametrize("kv", KV_TYPES)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_same_request_same_logits(model: Path, kv: str, temperature: float) -> None:
     """Bit-identical alone, among others, in chunks, on other pages and the second time."""
@@ -189,7 +190,36 @@ def test_ready_and_fingerprint(model: Path) -> None:
     assert ready.kv_bytes_per_token == 2 * 2 * 2 * 16 * 2
     same = engine(model, max_num_seqs=3, page_size=8).ready(0).fingerprint
     assert ready.fingerprint == same
-    assert ready.fingerprint != engine(model, kv_cache_dtype="f32").ready(0).fingerprint
+    of_types = {engine(model, kv_cache_dtype=kv).ready(0).fingerprint for kv in KV_TYPES}
+    assert len(of_types) == len(KV_TYPES)
+    assert ready.fingerprint in of_types
+    assert engine(model, kv_cache_dtype="int8").ready(0).kv_bytes_per_token == 2 * 2 * 2 * (16 + 2)
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+@pytest.mark.parametrize(("kv", "share"), [("bf16", 0.02), ("f16", 0.003), ("int8", 0.03)])
+def test_each_kv_type_is_near_f32(model: Path, backend: str, kv: str, share: float) -> None:
+    """A whole model, prefill and decodes: the logits of an answer's tokens beside those over unrounded K and V."""
+    prompt = (np.arange(60) * 13 % 263).astype(np.int32)
+    params = SamplingParams(temperature=0.0, max_tokens=8, allowed_token_ids=[7])
+    logits = {}
+    for stored in ("f32", kv):
+        config = EngineConfig(
+            model=str(model), backend=backend, activations="f32", kv_cache_dtype=stored, kv_cache_memory_bytes=1 << 20
+        )
+        (drawn,) = generate(build_engine(config), [prompt], lambda _: params)
+        logits[stored] = np.stack(drawn.logits)
+    np.testing.assert_allclose(logits[kv], logits["f32"], rtol=0, atol=share * np.abs(logits["f32"]).max())
+    assert (logits[kv] != logits["f32"]).any()
+
+
+def test_a_page_is_found_only_under_its_own_kv_type(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    salts = []
+    for kv in ("bf16", "int8"):
+        running = engine(model, kv_cache_dtype=kv)
+        monkeypatch.setattr(running.scheduler, "add", lambda one: salts.append(one.salt))
+        running.add(replace(request(1), salt=(("tenant", "a"),)))
+    assert salts == [(("tenant", "a"), ("kv", "bf16")), (("tenant", "a"), ("kv", "int8"))]
 
 
 def test_fingerprint_leaves_threads_out() -> None:

@@ -14,7 +14,7 @@ def demand(**changes: object) -> Demand:
     fields: dict[str, object] = {
         "context": 8192,
         "page_size": 8,
-        "kv_bytes_per_token": 23_040,
+        "page_bytes": 8 * 23_040,
         "fixed_bytes": 200 * MIB,
         "max_num_seqs": 256,
     }

@@ -17,6 +17,7 @@ from typing import Literal, NewType, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from octavo.backends.kv_types import KV_TYPES, KvDtype
 from octavo.formats.tensor import Tensor
 
 Ints = npt.NDArray[np.int32]
@@ -24,6 +25,9 @@ Floats = npt.NDArray[np.float32]
 
 #: Elementwise: x * sigmoid(x); gelu in its tanh form (Hendrycks and Gimpel, 2016); gelu with the error function.
 Activation = Literal["silu", "gelu_tanh", "gelu"]
+
+#: Bytes of a cache line, which a page is made of whole numbers of.
+_PAGE_ALIGNMENT = 64
 
 #: Handle of a row buffer [T, width] of float32, made by a builder.
 Buffer = NewType("Buffer", int)
@@ -132,21 +136,25 @@ class AttentionOp:
 
 @dataclass(frozen=True, slots=True)
 class KvSpec:
-    """The KV memory of one group of equal layers. Page-major: [page][layer][K|V][kv head][...] (csrc/kernels.h)."""
+    """The KV memory of one group of equal layers. Page-major: [page][layer][K|V][kv head][...], and scales behind the
+    layers of a page if the type has any (csrc/kernels.h).
+
+    bytes_per_token: without what fills a page up to whole cache lines.
+    """
 
     layers: int
     kv_heads: int
     head_dim: int
     page_size: int
-    dtype: Literal["f32", "bf16"]
+    dtype: KvDtype
 
     @property
     def bytes_per_token(self) -> int:
-        return 2 * self.layers * self.kv_heads * self.head_dim * (4 if self.dtype == "f32" else 2)
+        return 2 * self.layers * self.kv_heads * KV_TYPES[self.dtype].head_bytes(self.head_dim)
 
     @property
     def page_bytes(self) -> int:
-        return self.bytes_per_token * self.page_size
+        return -(-self.bytes_per_token * self.page_size // _PAGE_ALIGNMENT) * _PAGE_ALIGNMENT
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,10 +185,13 @@ class WorkCounter:
             self.attention_arithmetic,
         )
 
+        # int8 K and V are multiplied as 16 bits, each product the work of two of 8 bits.
+        each = 8 if kind == "int8" else 4
+
         def work(load: StepLoad) -> Work:
             keys = sum(chunk.keys(window) for chunk in load.chunks)
             pairs = sum(chunk.pairs(window) for chunk in load.chunks)
-            return Work(kv_bytes * keys, 8 * width * load.tokens, {kind: 4 * width * pairs})
+            return Work(kv_bytes * keys, 8 * width * load.tokens, {kind: each * width * pairs})
 
         shown = f"attention {op.heads}/{op.kv_heads} heads of {op.head_dim} {self.kv.dtype}"
         self._add(shown + (f" window {window}" if window else ""), work)

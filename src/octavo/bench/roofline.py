@@ -153,9 +153,16 @@ def count_work(model: LoadedModel, kv: KvSpec, activations: str, level: str) -> 
     def arithmetic_of(weight: Weight) -> Arithmetic:
         return names[kinds.of(weight)]
 
-    counter = WorkCounter(kv, arithmetic_of, "bf16" if kv.dtype == "bf16" and level == "avx512_bf16" else "f32")
+    counter = WorkCounter(kv, arithmetic_of, attention_arithmetic(kv.dtype, level))
     record(model.spec, model.weights, counter)
     return counter.ops
+
+
+def attention_arithmetic(kv_dtype: str, level: str) -> Arithmetic:
+    """What K and V are multiplied as: themselves where the level can, else widened to f32."""
+    if kv_dtype == "bf16" and level == "avx512_bf16":
+        return "bf16"
+    return "int8" if kv_dtype == "int8" else "f32"
 
 
 def shapes(rows: Sequence[int], capacity: int, longest: int) -> Iterator[Shape]:

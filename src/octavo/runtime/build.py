@@ -6,10 +6,11 @@ import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import cast
 
 import numpy as np
 
+from octavo.backends.kv_types import KvDtype
 from octavo.backends.ops import Backend, KvSpec, Plan, PlanLimits, UnsupportedError
 from octavo.config import EngineConfig
 from octavo.engine.historical.scheduler import make_scheduler
@@ -121,8 +122,8 @@ def kv_spec(spec: DecoderSpec, config: EngineConfig) -> KvSpec:
     if len(shapes) != 1:
         raise UnsupportedError(f"the model's layers store {len(shapes)} different KV shapes; this build supports one")
     ((kv_heads, head_dim),) = shapes
-    dtype: Literal["f32", "bf16"] = "f32" if config.kv_cache_dtype == "f32" else "bf16"
-    return KvSpec(len(spec.layers), kv_heads, head_dim, config.page_size, dtype)
+    dtype = "bf16" if config.kv_cache_dtype == "auto" else config.kv_cache_dtype
+    return KvSpec(len(spec.layers), kv_heads, head_dim, config.page_size, cast(KvDtype, dtype))
 
 
 def sizes_for(model: LoadedModel, config: EngineConfig, kv: KvSpec) -> Sizes:
@@ -134,7 +135,7 @@ def _demand(model: LoadedModel, config: EngineConfig, kv: KvSpec) -> Demand:
     return Demand(
         context=model.spec.context,
         page_size=config.page_size,
-        kv_bytes_per_token=kv.bytes_per_token,
+        page_bytes=kv.page_bytes,
         fixed_bytes=fixed_bytes(model, config),
         max_num_seqs=config.max_num_seqs,
         max_model_len=config.max_model_len,
@@ -200,6 +201,7 @@ def _facts(model: LoadedModel, config: EngineConfig, backend: Backend, kv: KvSpe
         num_pages=sizes.num_pages,
         page_size=config.page_size,
         kv_bytes_per_token=kv.bytes_per_token,
+        kv_dtype=kv.dtype,
         fingerprint=fingerprint(build_identity(), model.identity, kv.dtype, backend.facts),
         texts={**backend.facts, "kv": kv.dtype, "architecture": model.spec.architecture, "sizes": sizes.reason},
     )

@@ -6,6 +6,7 @@ import sys
 import time
 import traceback
 from bisect import bisect_left
+from dataclasses import replace
 
 from octavo import ipc
 from octavo.engine.pages import MemoryReport
@@ -38,8 +39,11 @@ class Engine:
         return self.scheduler.has_work
 
     def add(self, request: Request) -> None:
-        """Queue a request. Raises ValueError (ParamError) for one that can't be served."""
-        self.scheduler.add(request)
+        """Queue a request. Raises ValueError (ParamError) for one that can't be served.
+
+        What K and V are stored as is a part of the salt: a page is found only by those who would read it alike.
+        """
+        self.scheduler.add(replace(request, salt=(*request.salt, ("kv", self.facts.kv_dtype))))
         self._account()
 
     def abort(self, request_id: int, choice: int = -1) -> None:

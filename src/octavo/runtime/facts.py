@@ -22,6 +22,7 @@ class EngineFacts:
     num_pages: int
     page_size: int
     kv_bytes_per_token: int
+    kv_dtype: str
     fingerprint: str
     texts: dict[str, str] = field(default_factory=dict)
 

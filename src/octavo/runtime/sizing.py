@@ -25,13 +25,13 @@ class SizingError(ValueError):
 class Demand:
     """What is asked for, and what is known about the model.
 
-    context: tokens the model was trained for. fixed_bytes: weights still to be packed and workspace.
-    max_model_len and pool_bytes are the user's, or None.
+    context: tokens the model was trained for. page_bytes: K and V of page_size tokens in all layers. fixed_bytes:
+    weights still to be packed and workspace. max_model_len and pool_bytes are the user's, or None.
     """
 
     context: int
     page_size: int
-    kv_bytes_per_token: int
+    page_bytes: int
     fixed_bytes: int
     max_num_seqs: int
     max_model_len: int | None = None
@@ -49,7 +49,7 @@ class Sizes:
 
 def choose_sizes(demand: Demand, room: Room) -> Sizes:
     """Pages and context that fit into `room`. Raises SizingError for explicit values that don't."""
-    page_bytes = demand.page_size * demand.kv_bytes_per_token
+    page_bytes = demand.page_bytes
     left = room.bytes - demand.fixed_bytes
     wanted_len = _explicit_len(demand)
     pages = _pool_pages(demand, left, page_bytes, room, wanted_len)

@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 from tests.backends.harness import TinyDecoder, random_weight, small_limits
 
+from octavo import _native
 from octavo.backends.cpu.backend import CpuBackend
 from octavo.backends.cpu.builder import CpuBuilder
 from octavo.backends.cpu.packing import BF16_AS_F32, KINDS
-from octavo.backends.ops import Norm, Projection, UnsupportedError, Weight
+from octavo.backends.kv_types import KV_TYPES
+from octavo.backends.ops import KvSpec, Norm, Projection, UnsupportedError, Weight
+from octavo.config import EngineConfig, settings
 from octavo.formats.blocks import quantize
 from octavo.formats.tensor import TensorType
 
@@ -210,14 +213,29 @@ def test_a_residual_needs_one_projection() -> None:
         builder.linear(x, [Projection(random_weight(rng, 64, 64))] * 2, residual=x)
 
 
-def test_a_plan_knows_its_memory() -> None:
+@pytest.mark.parametrize("page_size", [4, 32])
+@pytest.mark.parametrize("dtype", KV_TYPES)
+def test_a_plan_knows_its_memory(dtype: str, page_size: int) -> None:
     model = TinyDecoder()
-    builder = CpuBackend(1).builder(small_limits(model.vocab), model.kv())
+    kv = model.kv(page_size, dtype)
+    builder = CpuBackend(1).builder(small_limits(model.vocab), kv)
     model.record(builder)
     plan = builder.finish()
-    assert plan.pool_bytes == 1024 * model.kv().page_bytes
+    assert plan.pool_bytes == 1024 * kv.page_bytes
+    assert kv.page_size * kv.bytes_per_token <= kv.page_bytes < kv.page_size * kv.bytes_per_token + 64
     assert 0 < plan.weight_bytes < 1 << 20
     assert plan.workspace_bytes > 0
+
+
+def test_kv_types_are_the_kernels_and_the_setting_s() -> None:
+    assert _native.kv_types() == [(name, kind.element_bytes, kind.scale_bytes) for name, kind in KV_TYPES.items()]
+    (choices,) = [one.knob.choices for one in settings(EngineConfig) if one.name == "kv_cache_dtype"]
+    assert choices == ("auto", *KV_TYPES)
+
+
+def test_int8_halves_what_a_token_takes_but_for_its_scales() -> None:
+    sizes = {dtype: KvSpec(30, 3, 64, 4, dtype).bytes_per_token for dtype in ("f32", "bf16", "f16", "int8")}
+    assert sizes == {"f32": 46_080, "bf16": 23_040, "f16": 23_040, "int8": 11_880}  # 66 bytes for 128
 
 
 def test_profile() -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from octavo import _native
 from octavo.backends.cpu.builder import CpuBuilder
+from octavo.backends.kv_types import KV_TYPES
 from octavo.backends.ops import KvSpec, PlanLimits, UnsupportedError
 
 ACTIVATIONS = ("auto", "f32", "bf16", "int8")
-KV_TYPES = {"f32": 0, "bf16": 1}  # values of csrc/kernels.h KvType
+KV_NUMBERS = {name: number for number, name in enumerate(KV_TYPES)}  # of csrc/kernels.h, KvType
 
 
 class CpuBackend:
@@ -50,7 +51,7 @@ class CpuBackend:
                 num_pages=limits.num_pages,
                 page_size=kv.page_size,
                 vocab=limits.vocab,
-                kv_type=KV_TYPES[kv.dtype],
+                kv_type=KV_NUMBERS[kv.dtype],
                 layers=kv.layers,
                 kv_heads=kv.kv_heads,
                 head_dim=kv.head_dim,

@@ -2,29 +2,67 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Mapping
 
-from octavo.backends.ops import Floats, Ints, KvSpec
+import numpy as np
+import numpy.typing as npt
+
+from octavo.backends.ops import Floats, Ints, KvSpec, UnsupportedError
 from octavo.formats.blocks import bf16_to_f32, f32_to_bf16
+
+#: What a number is kept as; bf16 as its bits.
+_STORED: Mapping[str, type[np.generic]] = {"f32": np.float32, "bf16": np.uint16, "f16": np.float16, "int8": np.int8}
+
+#: A head whose magnitudes are all below this has the scale 0.
+_LEAST_MAGNITUDE = np.float32(1e-30)
+
+
+def quantise_heads(heads: Floats) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.uint16]]:
+    """float32 [..., head_dim] -> int8 [..., head_dim] and bf16 bits [...] of the scales that they are multiples of.
+
+    scale = bf16(greatest magnitude / 127), number = round to nearest even(x * (1 / scale)). A head that holds a NaN or
+    an infinity has the scale NaN, so that attention shows it, and zeros.
+    """
+    greatest = np.abs(heads).max(axis=-1)
+    finite = np.isfinite(greatest)
+    ordinary = finite & (greatest >= _LEAST_MAGNITUDE)
+    scales = f32_to_bf16(np.where(ordinary, greatest, np.float32(1)) / np.float32(127))
+    inverse = np.where(ordinary, np.float32(1) / bf16_to_f32(scales), np.float32(0))
+    numbers = np.rint(np.where(ordinary[..., None], heads, np.float32(0)) * inverse[..., None])
+    unusual = f32_to_bf16(np.where(finite, np.float32(0), np.float32(np.nan)))
+    return numbers.astype(np.int8), np.where(ordinary, scales, unusual)
 
 
 class KvMemory:
-    """[num_pages, layers, K|V, page_size, kv_heads, head_dim] of float32, or of bf16 bits in uint16; zero at first."""
+    """[num_pages, layers, K|V, page_size, kv_heads, head_dim] of numbers as stored, and the same without head_dim of
+    bf16 scales, which only int8 has; zero at first. Raises UnsupportedError for a type that isn't there."""
 
     def __init__(self, spec: KvSpec, num_pages: int) -> None:
+        if spec.dtype not in _STORED:
+            raise UnsupportedError(f"the KV type is {spec.dtype!r}; supported are {', '.join(_STORED)}.")
         self._spec = spec
-        shape = (num_pages, spec.layers, 2, spec.page_size, spec.kv_heads, spec.head_dim)
-        self._memory = np.zeros(shape, np.float32 if spec.dtype == "f32" else np.uint16)
+        shape = (num_pages, spec.layers, 2, spec.page_size, spec.kv_heads)
+        self._memory = np.zeros((*shape, spec.head_dim), _STORED[spec.dtype])
+        self._scales = np.zeros(shape, np.uint16)
 
     def store(self, layer: int, pages: Ints, offsets: Ints, k: Floats, v: Floats) -> None:
         """Write token i into slot offsets[i] of page pages[i]; k and v float32 [T, kv_heads, head_dim]."""
         for plane, values in enumerate((k, v)):
-            self._memory[pages, layer, plane, offsets] = values if self._spec.dtype == "f32" else f32_to_bf16(values)
+            at = (pages, layer, plane, offsets)
+            if self._spec.dtype == "int8":
+                self._memory[at], self._scales[at] = quantise_heads(values)
+            elif self._spec.dtype == "bf16":
+                self._memory[at] = f32_to_bf16(values)
+            else:
+                with np.errstate(over="ignore"):  # beyond f16: infinite
+                    self._memory[at] = values.astype(self._memory.dtype)
 
     def load(self, layer: int, blocks: Ints, tokens: int) -> tuple[Floats, Floats]:
         """K and V float32 [tokens, kv_heads, head_dim] of a sequence whose block table starts with `blocks`."""
         stored = self._memory[blocks, layer]
-        values = stored if self._spec.dtype == "f32" else bf16_to_f32(stored)
+        values = bf16_to_f32(stored) if self._spec.dtype == "bf16" else stored.astype(np.float32)
+        if self._spec.dtype == "int8":
+            values = values * bf16_to_f32(self._scales[blocks, layer])[..., None]
         shape = (-1, self._spec.kv_heads, self._spec.head_dim)
         k, v = (values[:, plane].reshape(shape)[:tokens] for plane in (0, 1))
         return k, v
@@ -33,3 +71,4 @@ class KvMemory:
         """pairs int32 [C, 2]: copy page pairs[i, 0] to page pairs[i, 1], in order."""
         for source, target in pairs:
             self._memory[target] = self._memory[source]
+            self._scales[target] = self._scales[source]
