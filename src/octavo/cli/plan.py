@@ -34,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--weight-bytes", type=at_least(0.25, float, most=8), default=2.0, metavar="X", help="default: 2"
     )
+    group.add_argument("--kv-type", default="bf16", metavar="TYPE", help="of stored K and V (default: bf16)")
     group.add_argument("--router", choices=("round-robin", "least-loaded", "prefix-affine"), default="least-loaded")
     group.add_argument("--max-replicas", type=at_least(1, most=10_000), default=64, metavar="N", help="default: 64")
     group.add_argument(
@@ -109,7 +110,9 @@ def _options(arguments: argparse.Namespace) -> tuple[list[Option], list[str]]:
     for device in arguments.devices:
         for degree in arguments.tensor_parallel:
             try:
-                machine = analytic_machine(device, arguments.spec, degree, arguments.type, arguments.weight_bytes)
+                machine = analytic_machine(
+                    device, arguments.spec, degree, arguments.type, arguments.weight_bytes, arguments.kv_type
+                )
                 for budget in arguments.budgets:
                     choice = engine(arguments, budget)
                     machine.config(choice)

@@ -41,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="X",
         help="of one weight (default: 2)",
     )
+    group.add_argument("--kv-type", default="bf16", metavar="TYPE", help="of stored K and V (default: bf16)")
     group.add_argument("--replicas", type=at_least(1, most=10_000), default=1, metavar="N", help="default: 1")
     group.add_argument("--router", choices=("round-robin", "least-loaded", "prefix-affine"), default="round-robin")
     group = parser.add_argument_group("replay")
@@ -169,7 +170,12 @@ def _machine(arguments: argparse.Namespace) -> Machine:
     if arguments.calibration is not None:
         return calibrated_machine(arguments.calibration)
     return analytic_machine(
-        arguments.device, arguments.spec, arguments.tensor_parallel, arguments.type, arguments.weight_bytes
+        arguments.device,
+        arguments.spec,
+        arguments.tensor_parallel,
+        arguments.type,
+        arguments.weight_bytes,
+        arguments.kv_type,
     )
 
 

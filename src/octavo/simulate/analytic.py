@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from octavo.backends.kv_types import KV_TYPES
 from octavo.simulate.device import Device
 from octavo.simulate.shape import ModelShape
 
@@ -44,14 +45,17 @@ def _joined(first_s: float, second_s: float, sharpness: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """A model on some devices. kind: type that is multiplied in. weight_bytes and kv_bytes: of one element."""
+    """A model on some devices. kind: type that is multiplied in. weight_bytes: of one element.
+
+    kv_type: of stored K and V, see backends/kv_types.py.
+    """
 
     device: Device
     model: ModelShape
     tensor_parallel: int = 1
     kind: str = "bf16"
     weight_bytes: float = 2.0
-    kv_bytes: float = 2.0
+    kv_type: str = "bf16"
     memory_share: float = 0.9
 
     def __post_init__(self) -> None:
@@ -61,6 +65,8 @@ class Setup:
             raise ValueError(f"the tensor-parallel degree is {degree}; {device.name} has figures for {known}.")
         if model.kv_heads % degree and degree % model.kv_heads:
             raise ValueError(f"the tensor-parallel degree is {degree}; {model.name} has {model.kv_heads} kv heads.")
+        if self.kv_type not in KV_TYPES:
+            raise ValueError(f"the KV type is {self.kv_type!r}; supported are {', '.join(KV_TYPES)}.")
         if self.kind not in device.flops:
             raise ValueError(f"the type is {self.kind!r}; {device.name} has figures for {', '.join(device.flops)}.")
 
@@ -70,7 +76,7 @@ class Setup:
         device, model = self.device, self.model
         weights = model.parameters * self.weight_bytes
         left = device.memory_bytes * self.memory_share * self.tensor_parallel - weights
-        tokens = int(left / (model.kv_bytes_per_token(self.kv_bytes) * self._kv_copies))
+        tokens = int(left / (model.kv_bytes_per_token(self.kv_type) * self._kv_copies))
         if tokens < 1:
             raise ValueError(
                 f"{model.name} needs {weights / 1e9:.1f} GB for weights; {self.tensor_parallel} x {device.name} leave "
@@ -96,7 +102,7 @@ class AnalyticCost:
         heads, kv_heads = model.heads / degree, max(1.0, model.kv_heads / degree)
         attention_flops = 4 * heads * model.head_dim * model.layers
         self._per_pair_s = attention_flops / (device.flops[setup.kind] * device.attention_compute)
-        kv_bytes = 2 * kv_heads * model.head_dim * setup.kv_bytes * model.layers
+        kv_bytes = model.kv_bytes_per_token(setup.kv_type) * kv_heads / model.kv_heads
         self._per_context_s = kv_bytes / (device.memory_bytes_per_s * device.attention_memory)
         self._attention_overhead_s = model.layers * device.attention_overhead_s
 

@@ -103,9 +103,11 @@ class Machine:
         )
 
 
-def analytic_machine(device: str, model: str, tensor_parallel: int, kind: str, weight_bytes: float) -> Machine:
+def analytic_machine(
+    device: str, model: str, tensor_parallel: int, kind: str, weight_bytes: float, kv_type: str = "bf16"
+) -> Machine:
     """`device` and `model`: shipped names or files. Raises FileError, ValueError."""
-    setup = Setup(Device.load(device), ModelShape.load(model), tensor_parallel, kind, weight_bytes)
+    setup = Setup(Device.load(device), ModelShape.load(model), tensor_parallel, kind, weight_bytes, kv_type)
     return Machine(
         name=f"{setup.model.name} on {tensor_parallel} x {setup.device.name}",
         cost=AnalyticCost(setup),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from octavo.backends.kv_types import KV_TYPES
 from octavo.models.spec import DecoderSpec
 from octavo.simulate.fields import MAX_CONTEXT, Fields, shipped
 
@@ -76,5 +77,6 @@ class ModelShape:
         embeddings = self.vocab * self.hidden * (1 if self.tied_head else 2)
         return self.layers * (attention + ffn) + embeddings
 
-    def kv_bytes_per_token(self, element_bytes: float) -> float:
-        return 2 * self.layers * self.kv_heads * self.head_dim * element_bytes
+    def kv_bytes_per_token(self, kv_type: str) -> int:
+        """kv_type: of backends.kv_types."""
+        return 2 * self.layers * self.kv_heads * KV_TYPES[kv_type].head_bytes(self.head_dim)
