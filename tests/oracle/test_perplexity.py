@@ -1,21 +1,35 @@
-"""What default mode's arithmetic costs: perplexity on ShareGPT text against exact mode."""
+"""What default mode's arithmetic, and each type of K and V, costs: perplexity on ShareGPT text."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
-from benchmarks.perplexity import LARGEST_LOSS
+from benchmarks.perplexity import LARGEST_KV_LOSS, LARGEST_LOSS
 
 from octavo.bench.perplexity import dataset_tokens, perplexity
 from octavo.config import EngineConfig
 from octavo.formats.model_files import ModelFiles
+from octavo.formats.resolve import resolve
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
 def test_default_mode_is_within_half_a_percent_of_exact_mode(default_model: ModelFiles) -> None:
     default = EngineConfig(model=str(default_model.path))
     exact = replace(default, activations="f32", kv_cache_dtype="f32")
     tokens = dataset_tokens(default.model, 20_000)
     assert perplexity(default, tokens) <= perplexity(exact, tokens) * (1 + LARGEST_LOSS)
+
+
+@cache
+def default_perplexity(model: str, kv: str) -> float:
+    config = EngineConfig(model=str(resolve(model).path), kv_cache_dtype=kv)
+    return perplexity(config, dataset_tokens(config.model, 8192))
+
+
+@pytest.mark.parametrize("kv", ["f16", "int8"])
+@pytest.mark.parametrize("model", ["smollm2-135m-instruct", "gemma-3-270m"])
+def test_a_kv_type_is_within_three_in_a_thousand_of_bf16(model: str, kv: str) -> None:
+    assert default_perplexity(model, kv) <= default_perplexity(model, "bf16") * (1 + LARGEST_KV_LOSS)
