@@ -246,6 +246,7 @@ void attend_tile(const Tile& tile, const AttentionItem& item, const AttentionIte
       fetch = fetch_after(tile, item, next, span);
       *work.fetched = first_line(fetch);
       spread_over(tile.count, &fetch);
+      Kv::fetch_scales(args.kv, args.layer, fetch.block, fetch.last_block);
     }
     for (int head = tile.kv_head; head < tile.kv_head + tile.kv_heads; head++) {
       pages.key_head = pages.value_head = head * args.kv.plane_bytes;

@@ -46,6 +46,7 @@ struct PlainKv {
     for (int d = 0; d < head_dim; d += kLanes) Kv::to_operands(dst + d, mul(load(source + d), factor));
     return 1.0f;
   }
+  OCTAVO_INLINE void fetch_scales(const KvLayout&, int, const int32_t*, const int32_t*) {}
   OCTAVO_INLINE void load_scales(const KvLayout&, int, const int32_t*, int, TokenRange, TokenScales*) {}
   // Sums of products with the keys of tokens [begin, end), in whole steps -> raw scores.
   OCTAVO_INLINE void to_scores(float*, int, int, const TokenScales&, float) {}

@@ -89,9 +89,9 @@ void gather_keys(TokenRange seen, int steps, uint8_t* dst, SpanPages* pages) {
 struct Fetch {
   const uint8_t *at = nullptr, *end = nullptr;            // of the run that is being asked for
   const int32_t *block = nullptr, *last_block = nullptr;  // pages still to come
-  const uint8_t *values = nullptr, *scales = nullptr;     // of the page whose K was asked for last, or null
-  const uint8_t *base = nullptr, *base_scales = nullptr;  // K and scales of page 0; null: there are no scales
-  int64_t page_bytes = 0, key_to_value = 0, run_bytes = 0, scale_bytes = 0;
+  const uint8_t* values = nullptr;                        // V of the page whose K was asked for last, or null
+  const uint8_t* base = nullptr;                          // K of page 0
+  int64_t page_bytes = 0, key_to_value = 0, run_bytes = 0;
   int lines = kChunksTogether;                            // asked for with each kChunksTogether lines that are used
 };
 
@@ -105,29 +105,19 @@ Fetch begin_fetch(const AttentionArgs& args, int seq, int kv_head, int kv_heads,
   fetch.page_bytes = kv.page_bytes;
   fetch.key_to_value = kv.kv_heads * kv.plane_bytes;
   fetch.run_bytes = kv_heads * kv.plane_bytes;
-  fetch.scale_bytes = kv_heads * kv.layer_scale_bytes / kv.kv_heads;
-  if (fetch.scale_bytes)
-    fetch.base_scales = kv.base + kv.scale_offset + (args.layer * kv.kv_heads + kv_head) * kv.layer_scale_bytes / kv.kv_heads;
   return fetch;
 }
 
 OCTAVO_INLINE bool next_run(Fetch* fetch) {
-  int64_t bytes = fetch->run_bytes;
   if (fetch->values) {
     fetch->at = fetch->values;
     fetch->values = nullptr;
-  } else if (fetch->scales) {  // the only run that may begin and end inside of a line
-    fetch->at = (const uint8_t*)((uintptr_t)fetch->scales & ~uintptr_t(63));
-    bytes = (fetch->scales - fetch->at + fetch->scale_bytes + 63) / 64 * 64;
-    fetch->scales = nullptr;
   } else {
     if (fetch->block == fetch->last_block) return false;
-    int64_t page = *fetch->block++ * fetch->page_bytes;
-    fetch->at = fetch->base + page;
+    fetch->at = fetch->base + *fetch->block++ * fetch->page_bytes;
     fetch->values = fetch->at + fetch->key_to_value;
-    if (fetch->base_scales) fetch->scales = fetch->base_scales + page;
   }
-  fetch->end = fetch->at + bytes;
+  fetch->end = fetch->at + fetch->run_bytes;
   return true;
 }
 
@@ -138,8 +128,7 @@ const uint8_t* first_line(const Fetch& fetch) {
 
 // Null if nothing is left to ask for.
 OCTAVO_INLINE Fetch* unless_done(Fetch* fetch) {
-  bool done = fetch->at == fetch->end && !fetch->values && !fetch->scales && fetch->block == fetch->last_block;
-  return done ? nullptr : fetch;
+  return fetch->at == fetch->end && !fetch->values && fetch->block == fetch->last_block ? nullptr : fetch;
 }
 
 // Asks for the next `lines` cache lines, as far as there are any.
