@@ -1,5 +1,6 @@
 #include "kv.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "require.h"
@@ -24,19 +25,26 @@ KvLayout kv_layout(KvType type, int32_t layers, int32_t page_size, int32_t kv_he
 
 namespace {
 
-int64_t pool_bytes(const KvLayout& layout, int32_t num_pages) {
+std::vector<KvLayout> layouts_for(const std::vector<KvShape>& groups, int32_t num_pages, int32_t page_size) {
+  require(!groups.empty(), "there are no KV groups");
   require(num_pages > 0, "num_pages must be positive");
-  return layout.page_bytes * num_pages;
+  std::vector<KvLayout> layouts;
+  int64_t page_bytes = 0;
+  for (const KvShape& group : groups) {
+    require(group.window >= 0, "a KV group's window is " + std::to_string(group.window) + "; it must not be negative");
+    layouts.push_back(kv_layout(group.type, group.layers, page_size, group.kv_heads, group.head_dim));
+    page_bytes = std::max(page_bytes, layouts.back().page_bytes);
+  }
+  for (KvLayout& layout : layouts) layout.page_bytes = page_bytes;
+  return layouts;
 }
 
 }  // namespace
 
-KvMemory::KvMemory(KvType type, int32_t num_pages, int32_t layers, int32_t page_size, int32_t kv_heads,
-                   int32_t head_dim)
-    : num_pages_(num_pages), layers_(layers),
-      layout_(kv_layout(type, layers, page_size, kv_heads, head_dim)),
-      memory_(pool_bytes(layout_, num_pages)), fault_ahead_(memory_) {
-  layout_.base = memory_.data();
+KvMemory::KvMemory(const std::vector<KvShape>& groups, int32_t num_pages, int32_t page_size)
+    : num_pages_(num_pages), groups_(groups), layouts_(layouts_for(groups, num_pages, page_size)),
+      page_bytes_(layouts_.front().page_bytes), memory_(page_bytes_ * num_pages), fault_ahead_(memory_) {
+  for (KvLayout& layout : layouts_) layout.base = memory_.data();
 }
 
 void KvMemory::copy_page(int32_t source, int32_t target) {
@@ -44,8 +52,7 @@ void KvMemory::copy_page(int32_t source, int32_t target) {
     require(page >= 0 && page < num_pages_, "page " + std::to_string(page) + " can't be copied; pages are 0 to " +
                                                 std::to_string(num_pages_ - 1));
   if (source == target) return;
-  std::memcpy(layout_.base + target * layout_.page_bytes, layout_.base + source * layout_.page_bytes,
-              size_t(layout_.page_bytes));
+  std::memcpy(memory_.data() + target * page_bytes_, memory_.data() + source * page_bytes_, size_t(page_bytes_));
 }
 
 }  // namespace octavo

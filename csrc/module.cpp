@@ -64,10 +64,12 @@ class LockedPlan {
     Plan* operator->() const { return plan; }
   };
 
-  LockedPlan(const std::string& level, std::shared_ptr<ThreadPool> pool, const PlanLimits& limits, const KvShape& kv)
-      : limits(limits), plan_(level_or_throw(level), std::move(pool), limits, kv) {}
+  LockedPlan(const std::string& level, std::shared_ptr<ThreadPool> pool, const PlanLimits& limits,
+             const std::vector<KvShape>& kv)
+      : limits(limits), groups(int32_t(kv.size())), plan_(level_or_throw(level), std::move(pool), limits, kv) {}
   Access locked() { return {std::unique_lock(mutex_), &plan_}; }
   const PlanLimits limits;
+  const int32_t groups;  // of KV
 
  private:
   std::mutex mutex_;
@@ -124,12 +126,12 @@ struct BatchArrays {
 };
 
 // Fills in the pointers of a step whose sizes are set and checked.
-void bind_arrays(const BatchArrays& a, Step* step) {
+void bind_arrays(const BatchArrays& a, int32_t groups, Step* step) {
   require_array<int32_t>(a.positions, "positions", 2);
   require_length(a.positions, "positions", 0, 1);
   require_length(a.positions, "positions", 1, step->tokens_count);
   require_array<int32_t>(a.block_table, "block_table", 3);
-  require_length(a.block_table, "block_table", 0, 1);
+  require_length(a.block_table, "block_table", 0, groups);
   require_length(a.block_table, "block_table", 1, step->seqs);
   step->tokens = input<int32_t>(a.tokens, "tokens", step->tokens_count);
   step->positions = static_cast<const int32_t*>(a.positions.data());
@@ -138,6 +140,7 @@ void bind_arrays(const BatchArrays& a, Step* step) {
   step->context_len = input<int32_t>(a.context_len, "context_len", step->seqs);
   step->block_table = static_cast<const int32_t*>(a.block_table.data());
   step->block_stride = int64_t(a.block_table.shape(2));
+  step->group_stride = step->block_stride * int64_t(a.block_table.shape(1));
   step->output_rows = input<int32_t>(a.output_rows, "output_rows", step->outputs);
   step->output_slots = input<int32_t>(a.output_slots, "output_slots", step->outputs);
   step->output_targets = input<int32_t>(a.output_targets, "output_targets", step->outputs);
@@ -154,7 +157,7 @@ int32_t run(LockedPlan& self, int32_t num_tokens, int32_t num_seqs, int32_t num_
   step.outputs = num_outputs;
   check_sizes(step, self.limits);
   bind_arrays({tokens, positions, token_seq, query_start, context_len, block_table, output_rows, output_slots,
-               output_targets}, &step);
+               output_targets}, self.groups, &step);
   StepResults results{};
   results.tokens = output<int32_t>(out_tokens, "out_tokens", num_outputs);
   results.logprobs = output<float>(out_logprobs, "out_logprobs", num_outputs);
@@ -297,11 +300,12 @@ NB_MODULE(_native, m) {
   nb::class_<AttentionShape>(m, "AttentionShape")
       .def("__init__", [](AttentionShape* self, int32_t layer, int32_t q_heads, int32_t window, float scale,
                           float softcap, float amplitude, float norm_eps, std::vector<float> inv_freq,
-                          std::vector<float> q_norm, std::vector<float> k_norm, std::vector<float> sinks) {
+                          std::vector<float> q_norm, std::vector<float> k_norm, std::vector<float> sinks,
+                          int32_t group) {
         new (self) AttentionShape{layer, q_heads, window, scale, softcap, amplitude, norm_eps, std::move(inv_freq),
-                                  std::move(q_norm), std::move(k_norm), std::move(sinks)};
+                                  std::move(q_norm), std::move(k_norm), std::move(sinks), group};
       }, nb::kw_only(), "layer"_a, "q_heads"_a, "window"_a, "scale"_a, "softcap"_a, "amplitude"_a, "norm_eps"_a,
-         "inv_freq"_a, "q_norm"_a, "k_norm"_a, "sinks"_a);
+         "inv_freq"_a, "q_norm"_a, "k_norm"_a, "sinks"_a, "group"_a = 0);
 
   nb::class_<DrySettings>(m, "DrySettings")
       .def("__init__", [](DrySettings* self, float multiplier, float base, int32_t allowed_length, int32_t last_n,
@@ -334,11 +338,13 @@ NB_MODULE(_native, m) {
   nb::class_<LockedPlan> plan(m, "Plan");
   plan.def("__init__", [](LockedPlan* self, const std::string& level, std::shared_ptr<ThreadPool> pool,
                           int32_t max_tokens, int32_t max_seqs, int32_t max_blocks, int32_t num_pages, int32_t page_size,
-                          int32_t vocab, int32_t kv_type, int32_t layers, int32_t kv_heads, int32_t head_dim) {
-    new (self) LockedPlan(level, std::move(pool), {max_tokens, max_seqs, max_blocks, num_pages, page_size, vocab},
-                          {enum_from<KvType>(kv_type, kKvTypeCount, "KV type"), layers, kv_heads, head_dim});
+                          int32_t vocab, int32_t kv_type, const std::vector<std::array<int32_t, 4>>& groups) {
+    std::vector<KvShape> kv;
+    for (auto [layers, kv_heads, head_dim, window] : groups)
+      kv.push_back({enum_from<KvType>(kv_type, kKvTypeCount, "KV type"), layers, kv_heads, head_dim, window});
+    new (self) LockedPlan(level, std::move(pool), {max_tokens, max_seqs, max_blocks, num_pages, page_size, vocab}, kv);
   }, nb::kw_only(), "level"_a, "pool"_a, "max_tokens"_a, "max_seqs"_a, "max_blocks"_a, "num_pages"_a, "page_size"_a,
-     "vocab"_a, "kv_type"_a, "layers"_a, "kv_heads"_a, "head_dim"_a);
+     "vocab"_a, "kv_type"_a, "groups"_a, "groups: (layers, KV heads, head_dim, window or 0) of each KV group");
   bind_recording(plan);
   bind_running(plan);
   bind_peaks(m);

@@ -5,7 +5,7 @@ namespace octavo {
 void AttentionOp::stage(const Step& step, StageList& out) {
   args_.query_start = step.query_start;
   args_.context_len = step.context_len;
-  args_.block_table = step.block_table;
+  args_.block_table = step.blocks_of(group_);
   args_.block_stride = step.block_stride;
   args_.rows = plan_.rows().data();
   out.add(OpKind::attention, stage_of(this, int32_t(plan_.items().size())));

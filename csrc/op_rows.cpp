@@ -131,7 +131,7 @@ void RopeTableOp::item(int32_t item, int32_t) noexcept {
 void RopeStoreOp::stage(const Step& step, StageList& out) {
   args_.positions = step.positions;
   args_.token_seq = step.token_seq;
-  args_.block_table = step.block_table;
+  args_.block_table = step.blocks_of(group_);
   args_.block_stride = step.block_stride;
   double row_ns = kRopeNs * (args_.q_heads + 2 * args_.kv.kv_heads) * args_.kv.head_dim;
   cut_ = RowCut(step.tokens_count, row_ns, threads_);

@@ -159,14 +159,15 @@ class RopeTableOp final : public Op {
 class RopeStoreOp final : public Op {
  public:
   // Pointers into a step's arrays are filled in by `stage`.
-  RopeStoreOp(const KernelTable& kernels, int32_t threads, const RopeStoreArgs& args)
-      : kernels_(kernels), threads_(threads), args_(args) {}
+  RopeStoreOp(const KernelTable& kernels, int32_t threads, int32_t group, const RopeStoreArgs& args)
+      : kernels_(kernels), threads_(threads), group_(group), args_(args) {}
   void stage(const Step& step, StageList& out) override;
   void item(int32_t item, int32_t thread) noexcept;
 
  private:
   const KernelTable& kernels_;
   int32_t threads_;
+  int32_t group_;  // of KV
   RopeStoreArgs args_;
   RowCut cut_;
 };

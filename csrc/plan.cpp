@@ -57,9 +57,11 @@ struct PackJob {
 
 }  // namespace
 
-Plan::Plan(const KernelTable& kernels, std::shared_ptr<ThreadPool> pool, const PlanLimits& limits, const KvShape& kv)
+Plan::Plan(const KernelTable& kernels, std::shared_ptr<ThreadPool> pool, const PlanLimits& limits,
+           const std::vector<KvShape>& kv)
     : kernels_(kernels), pool_(std::move(pool)), limits_(limits), sampler_(limits.max_seqs, limits.vocab),
-      kv_(kv.type, limits.num_pages, kv.layers, limits.page_size, kv.kv_heads, kv.head_dim) {
+      kv_(kv, limits.num_pages, limits.page_size) {
+  for (const KvShape& group : kv) kv_windows_.push_back(group.window);
   require(limits.max_tokens > 0 && limits.max_seqs > 0 && limits.max_blocks > 0 && limits.vocab > 0,
           "max_tokens, max_seqs, max_blocks and vocab must be positive");
 }
@@ -314,9 +316,16 @@ const float* Plan::rope_table(const AttentionShape& shape) {
   return table;
 }
 
+// Where a layer stores its K and V.
+const KvLayout& Plan::layout_of(const AttentionShape& shape) const {
+  require(shape.group >= 0 && shape.group < kv_.groups(), "there is no KV group " + std::to_string(shape.group));
+  require(shape.layer >= 0 && shape.layer < kv_.shape(shape.group).layers,
+          "there is no KV layer " + std::to_string(shape.layer));
+  return kv_.layout(shape.group);
+}
+
 void Plan::rope_and_store(int32_t q, int32_t k, int32_t v, const AttentionShape& shape) {
-  const KvLayout& layout = kv_.layout();
-  require(shape.layer >= 0 && shape.layer < kv_.layers(), "there is no KV layer " + std::to_string(shape.layer));
+  const KvLayout& layout = layout_of(shape);
   require_width("q", rows_at(q).width, int64_t(shape.q_heads) * layout.head_dim);
   require_width("k", rows_at(k).width, int64_t(layout.kv_heads) * layout.head_dim);
   require_width("v", rows_at(v).width, int64_t(layout.kv_heads) * layout.head_dim);
@@ -339,34 +348,48 @@ void Plan::rope_and_store(int32_t q, int32_t k, int32_t v, const AttentionShape&
   args.q_norm = keep(shape.q_norm);
   args.k_norm = keep(shape.k_norm);
   args.norm_eps = shape.norm_eps;
-  ops_.push_back(std::make_unique<RopeStoreOp>(kernels_, pool_->threads(), args));
+  ops_.push_back(std::make_unique<RopeStoreOp>(kernels_, pool_->threads(), shape.group, args));
 }
 
-const AttentionPlan& Plan::attention_plan(int32_t q_heads, int32_t window) {
+// Partial rows, for layers that run one after another.
+float* Plan::partials(int32_t head_dim) {
+  if (head_dim > partials_head_dim_) {
+    partials_ = workspace_.take_array<float>(kPartialRows * (head_dim + 2));
+    partials_head_dim_ = head_dim;
+  }
+  return partials_;
+}
+
+// Layers that read equal numbers of heads through one block table share how attention is cut.
+const AttentionPlan& Plan::attention_plan(const AttentionShape& shape) {
   for (const PlannedAttention& known : attention_plans_)
-    if (known.q_heads == q_heads && known.window == window) return *known.plan;
-  attention_plans_.push_back({q_heads, window, std::make_unique<AttentionPlan>(kv_.layout(), q_heads, window, pool_->threads(),
-                                                                               kPartialRows)});
-  int64_t scratch = (kernels_.attention_scratch_bytes(kv_.layout(), q_heads) + 63) / 64 * 64;
+    if (known.group == shape.group && known.q_heads == shape.q_heads && known.window == shape.window) return *known.plan;
+  const KvLayout& layout = kv_.layout(shape.group);
+  attention_plans_.push_back(
+      {shape.group, shape.q_heads, shape.window,
+       std::make_unique<AttentionPlan>(layout, shape.q_heads, shape.window, pool_->threads(), kPartialRows)});
+  int64_t scratch = (kernels_.attention_scratch_bytes(layout, shape.q_heads) + 63) / 64 * 64;
   if (scratch > attention_scratch_stride_) {
     attention_scratch_stride_ = scratch;
     attention_scratch_ = per_thread<uint8_t>(workspace_, scratch, pool_->threads());
   }
-  if (!partials_) partials_ = workspace_.take_array<float>(kPartialRows * (kv_.layout().head_dim + 2));
   return *attention_plans_.back().plan;
 }
 
 void Plan::attention(int32_t q, int32_t out, const AttentionShape& shape) {
-  const KvLayout& layout = kv_.layout();
-  require(shape.layer >= 0 && shape.layer < kv_.layers(), "there is no KV layer " + std::to_string(shape.layer));
+  const KvLayout& layout = layout_of(shape);
   require(shape.q_heads > 0 && shape.q_heads % layout.kv_heads == 0,
           std::to_string(shape.q_heads) + " query heads can't share " + std::to_string(layout.kv_heads) + " KV heads");
   require(shape.window >= 0, "window is " + std::to_string(shape.window) + "; it must not be negative");
+  int32_t kept = kv_.shape(shape.group).window;
+  require(kept == 0 || (shape.window > 0 && shape.window <= kept),
+          "a layer sees " + (shape.window ? std::to_string(shape.window) + " tokens" : std::string("all tokens")) +
+              "; its KV group keeps " + std::to_string(kept));
   if (!shape.sinks.empty()) require_width("sinks", int64_t(shape.sinks.size()), shape.q_heads);
   const Rows &q_rows = rows_at(q), &out_rows = rows_at(out);
   require_width("q", q_rows.width, int64_t(shape.q_heads) * layout.head_dim);
   require_width("attention's output", out_rows.width, q_rows.width);
-  const AttentionPlan& cut = attention_plan(shape.q_heads, shape.window);
+  const AttentionPlan& cut = attention_plan(shape);
   AttentionArgs args{};
   args.kv = layout;
   args.layer = shape.layer;
@@ -379,9 +402,9 @@ void Plan::attention(int32_t q, int32_t out, const AttentionShape& shape) {
   args.out = out_rows.data;
   args.q_stride = q_rows.stride;
   args.out_stride = out_rows.stride;
-  args.partials = partials_;
-  ops_.push_back(
-      std::make_unique<AttentionOp>(kernels_, cut, args, pool_->threads(), attention_scratch_, attention_scratch_stride_));
+  args.partials = partials(layout.head_dim);
+  ops_.push_back(std::make_unique<AttentionOp>(kernels_, cut, args, shape.group, pool_->threads(), attention_scratch_,
+                                               attention_scratch_stride_));
 }
 
 void Plan::keep_outputs(const std::vector<int32_t>& rows) {

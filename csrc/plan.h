@@ -17,16 +17,12 @@
 
 namespace octavo {
 
-struct KvShape {
-  KvType type;
-  int32_t layers, kv_heads, head_dim;
-};
-
-// Constants of one layer's attention; vectors are empty or as long as kernels.h says.
+// Constants of one layer's attention; vectors are empty or as long as kernels.h says. `layer` counts within its KV group.
 struct AttentionShape {
   int32_t layer, q_heads, window;
   float scale, softcap, amplitude, norm_eps;
   std::vector<float> inv_freq, q_norm, k_norm, sinks;
+  int32_t group = 0;
 };
 
 // A row function and its operands; -1 where it takes none.
@@ -52,7 +48,9 @@ struct ProfileLine {
 // outside its memory. One thread at a time.
 class Plan {
  public:
-  Plan(const KernelTable& kernels, std::shared_ptr<ThreadPool> pool, const PlanLimits& limits, const KvShape& kv);
+  // `kv`: the KV groups.
+  Plan(const KernelTable& kernels, std::shared_ptr<ThreadPool> pool, const PlanLimits& limits,
+       const std::vector<KvShape>& kv);
 
   // Rows of f32 [max_tokens][width].
   int32_t add_rows(int32_t width);
@@ -118,7 +116,9 @@ class Plan {
   PreparedRows take_prepared(ActivationKind kind, int32_t rows, int32_t k);
   Rows take_rows(int32_t rows, int32_t width);
   const float* keep(const std::vector<float>& values);
-  const AttentionPlan& attention_plan(int32_t q_heads, int32_t window);
+  const KvLayout& layout_of(const AttentionShape& shape) const;
+  float* partials(int32_t head_dim);
+  const AttentionPlan& attention_plan(const AttentionShape& shape);
   const float* rope_table(const AttentionShape& shape);
   Step outputs_of(const Step& step);
   template <typename Staged>
@@ -130,6 +130,7 @@ class Plan {
   PlanLimits limits_;
   Sampler sampler_;
   KvMemory kv_;
+  std::vector<int32_t> kv_windows_;
   Arena weight_memory_, workspace_;
 
   std::vector<Rows> rows_;
@@ -148,7 +149,7 @@ class Plan {
   std::vector<Vector> vectors_;
 
   struct PlannedAttention {
-    int32_t q_heads, window;
+    int32_t group, q_heads, window;
     std::unique_ptr<AttentionPlan> plan;
   };
   std::vector<PlannedAttention> attention_plans_;
@@ -165,6 +166,7 @@ class Plan {
   };
   std::vector<KnownMoeScratch> moe_scratch_;
   float* partials_ = nullptr;
+  int32_t partials_head_dim_ = 0;
   uint8_t* attention_scratch_ = nullptr;
   int64_t attention_scratch_stride_ = 0;
   ThreadRows row_scratch_{nullptr, 0};

@@ -9,13 +9,14 @@ namespace octavo {
 
 int32_t Plan::run(const Step& step, const StepResults& results) {
   require(head_ != nullptr || step.outputs == 0, "this plan has no head to sample with");
-  kv_.used_up_to(check_step(step, limits_, sampler_));
+  kv_.used_up_to(check_step(step, limits_, kv_windows_, sampler_));
   for (int32_t t = 0; t < step.tokens_count; t++)
     require(step.positions[t] < position_rows_, "positions[" + std::to_string(t) + "] is " +
                                                     std::to_string(step.positions[t]) + "; the model has positions 0 to " +
                                                     std::to_string(position_rows_ - 1));
   for (PlannedAttention& attention : attention_plans_)
-    attention.plan->build(step.query_start, step.context_len, step.block_table, step.block_stride, step.seqs);
+    attention.plan->build(step.query_start, step.context_len, step.blocks_of(attention.group), step.block_stride,
+                          step.seqs);
   if (head_) head_->set_results(results);
   stages_.clear();
   if (profiling_) {

@@ -28,9 +28,26 @@ void check_size(const char* name, int64_t value, int64_t most) {
           "it must be from 0 to " + std::to_string(most));
 }
 
-// Sequence `s`: its tokens are rows query_start[s] .. query_start[s + 1] - 1, they stand at the last positions of its
-// context, and every block up to there is a page of the pool. Returns the highest page.
-int32_t check_sequence(const Step& step, const PlanLimits& limits, int32_t s) {
+// Every block of sequence `s` that its tokens in this step see or write is a page of the pool. Returns the highest page.
+int32_t check_blocks(const Step& step, const PlanLimits& limits, int32_t group, int32_t window, int32_t s) {
+  int32_t context = step.context_len[s], first = context - (step.query_start[s + 1] - step.query_start[s]);
+  const int32_t* blocks = step.blocks_of(group) + s * step.block_stride;
+  int32_t highest = -1;
+  for (int32_t b = window ? std::max(0, first + 1 - window) / limits.page_size : 0;
+       b * int64_t(limits.page_size) < context; b++) {
+    if (blocks[b] < 0 || blocks[b] >= limits.num_pages)
+      throw std::invalid_argument("block_table of KV group " + std::to_string(group) + ", sequence " +
+                                  std::to_string(s) + ", block " + std::to_string(b) + ", is page " +
+                                  std::to_string(blocks[b]) + "; pages are 0 to " +
+                                  std::to_string(limits.num_pages - 1));
+    highest = std::max(highest, blocks[b]);
+  }
+  return highest;
+}
+
+// Sequence `s`: its tokens are rows query_start[s] .. query_start[s + 1] - 1, and they stand at the last positions of its
+// context.
+void check_sequence(const Step& step, const PlanLimits& limits, int32_t s) {
   int32_t begin = step.query_start[s], end = step.query_start[s + 1], context = step.context_len[s];
   require(begin < end && end <= step.tokens_count, entry("query_start", s + 1, end),
           "it must be above the entry before, " + std::to_string(begin) + ", and at most num_tokens, " +
@@ -46,16 +63,6 @@ int32_t check_sequence(const Step& step, const PlanLimits& limits, int32_t s) {
     require(step.positions[t] == position, entry("positions", t, step.positions[t]),
             "by context_len it must be " + std::to_string(position));
   }
-  const int32_t* blocks = step.block_table + s * step.block_stride;
-  int32_t highest = -1;
-  for (int32_t b = 0; b * int64_t(limits.page_size) < context; b++) {
-    require(blocks[b] >= 0 && blocks[b] < limits.num_pages,
-            "block_table of sequence " + std::to_string(s) + ", block " + std::to_string(b) + ", is page " +
-                std::to_string(blocks[b]),
-            "pages are 0 to " + std::to_string(limits.num_pages - 1));
-    highest = std::max(highest, blocks[b]);
-  }
-  return highest;
 }
 
 }  // namespace
@@ -66,12 +73,17 @@ void check_sizes(const Step& step, const PlanLimits& limits) {
   check_size("num_outputs", step.outputs, std::max(limits.max_tokens, limits.max_seqs));
 }
 
-int32_t check_step(const Step& step, const PlanLimits& limits, const Sampler& sampler) {
+int32_t check_step(const Step& step, const PlanLimits& limits, const std::vector<int32_t>& windows,
+                   const Sampler& sampler) {
   check_sizes(step, limits);
   check_range("tokens", step.tokens, step.tokens_count, 0, limits.vocab - 1);
   require(step.query_start[0] == 0, entry("query_start", 0, step.query_start[0]), "it must be 0");
   int32_t highest = -1;
-  for (int32_t s = 0; s < step.seqs; s++) highest = std::max(highest, check_sequence(step, limits, s));
+  for (int32_t s = 0; s < step.seqs; s++) {
+    check_sequence(step, limits, s);
+    for (size_t group = 0; group < windows.size(); group++)
+      highest = std::max(highest, check_blocks(step, limits, int32_t(group), windows[group], s));
+  }
   require(step.query_start[step.seqs] == step.tokens_count, entry("query_start", step.seqs, step.query_start[step.seqs]),
           "the last entry must be num_tokens, " + std::to_string(step.tokens_count));
   check_range("output_rows", step.output_rows, step.outputs, 0, step.tokens_count - 1);

@@ -1,6 +1,7 @@
 // One step as the plan sees it: sizes, and pointers into arrays that the caller owns.
 #pragma once
 #include <cstdint>
+#include <vector>
 
 #include "sampler.h"
 
@@ -18,11 +19,14 @@ struct Step {
   const int32_t* token_seq;             // [T]
   const int32_t* query_start;           // [S + 1]
   const int32_t* context_len;           // [S]
-  const int32_t* block_table;           // [S][block_stride]
+  const int32_t* block_table;           // [groups][S][block_stride], groups `group_stride` apart
   int64_t block_stride;
   const int32_t* output_rows;           // [R]
   const int32_t* output_slots;          // [R]
   const int32_t* output_targets;        // [R] -1: draw; else the token whose log-probability is asked for
+  int64_t group_stride = 0;
+
+  const int32_t* blocks_of(int32_t group) const { return block_table + group * group_stride; }
 };
 
 // Where a step's results go; only `logits` may be null. Top entries that a row's slot did not ask for become -1 and 0.
@@ -38,8 +42,10 @@ struct StepResults {
 // Proves that T, S and R are within the limits. Throws std::invalid_argument.
 void check_sizes(const Step& step, const PlanLimits& limits);
 
-// Proves that no kernel can be led outside its buffers by this step, whatever the arrays hold. Throws
+// Proves that no kernel can be led outside its buffers by this step, whatever the arrays hold. `windows`: of each KV
+// group, 0 for none; its block table must hold pages from the first that a token of the step sees on. Throws
 // std::invalid_argument that names the array, the entry and the limit. Returns the highest page in use, -1 for none.
-int32_t check_step(const Step& step, const PlanLimits& limits, const Sampler& sampler);
+int32_t check_step(const Step& step, const PlanLimits& limits, const std::vector<int32_t>& windows,
+                   const Sampler& sampler);
 
 }  // namespace octavo

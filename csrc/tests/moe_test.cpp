@@ -64,7 +64,7 @@ struct MixturePlan {
   Plan plan;
 
   MixturePlan(const KernelTable& kernels, int32_t threads)
-      : plan(kernels, std::make_shared<ThreadPool>(threads), {64, 64, 4, 64, 4, kVocab}, {KvType::f32, 1, 1, 16}) {
+      : plan(kernels, std::make_shared<ThreadPool>(threads), {64, 64, 4, 64, 4, kVocab}, {{KvType::f32, 1, 1, 16}}) {
     int32_t x = plan.add_rows(kWidth), logits = plan.add_rows(kExperts), out = plan.add_rows(kWidth);
     int32_t prepared = plan.add_prepared(ActivationKind::f32, kWidth);
     plan.embed(matrix(kVocab, kWidth), 8.0f, x);

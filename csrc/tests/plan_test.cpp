@@ -100,7 +100,7 @@ struct TinyPlan {
   Plan plan;
 
   TinyPlan(const KernelTable& kernels, int32_t threads)
-      : plan(kernels, std::make_shared<ThreadPool>(threads), {64, 8, 16, 64, 4, kVocab}, {KvType::f32, 1, kHeads, kHeadDim}) {
+      : plan(kernels, std::make_shared<ThreadPool>(threads), {64, 8, 16, 64, 4, kVocab}, {{KvType::f32, 1, kHeads, kHeadDim}}) {
     int32_t x = plan.add_rows(kHidden), out = plan.add_rows(kHidden);
     int32_t q = plan.add_rows(kHidden), k = plan.add_rows(kHidden), v = plan.add_rows(kHidden);
     int32_t prepared = plan.add_prepared(ActivationKind::f32, kHidden);
@@ -188,7 +188,7 @@ void test_profile_by_op(const KernelTable& kernels) {
   tiny.plan.run(step.bind(), results.bind());
   for (const ProfileLine& line : tiny.plan.profile_ops()) CHECK(line.op == 0 && line.stages > 0);
 
-  Plan plan(kernels, std::make_shared<ThreadPool>(1), {64, 8, 16, 64, 4, kVocab}, {KvType::f32, 1, kHeads, kHeadDim});
+  Plan plan(kernels, std::make_shared<ThreadPool>(1), {64, 8, 16, 64, 4, kVocab}, {{KvType::f32, 1, kHeads, kHeadDim}});
   int32_t x = plan.add_rows(kHidden), y = plan.add_rows(kHidden);
   int32_t norm = plan.add_vector(std::vector<float>(kHidden, 1.0f).data(), kHidden);
   plan.next_op();
@@ -211,7 +211,7 @@ void test_profile_by_op(const KernelTable& kernels) {
 void test_prepared_rows_with_two_readers(const KernelTable& kernels) {
   auto logits = [&](bool prepare_again) {
     std::mt19937 random{9};
-    Plan plan(kernels, std::make_shared<ThreadPool>(2), {64, 8, 16, 64, 4, kVocab}, {KvType::f32, 1, kHeads, kHeadDim});
+    Plan plan(kernels, std::make_shared<ThreadPool>(2), {64, 8, 16, 64, 4, kVocab}, {{KvType::f32, 1, kHeads, kHeadDim}});
     auto matrix = [&](int32_t n) {
       std::vector<float> values(size_t(n) * kHidden);
       for (float& value : values) value = float(random() % 256) / 1024.0f - 0.125f;
@@ -261,7 +261,7 @@ void test_wrong_steps(const KernelTable& kernels) {
     check_refused([&] { tiny.plan.run(step.step, results.bind()); }, part);
   };
   refused([](TinyStep& s) { s.tokens[20] = kVocab; }, "tokens[20] is 64");
-  refused([](TinyStep& s) { s.block_table[6] = 64; }, "block 6, is page 64");
+  refused([](TinyStep& s) { s.block_table[6] = 64; }, "KV group 0, sequence 0, block 6, is page 64");
   refused([](TinyStep& s) { s.block_table[16] = -1; }, "block 0, is page -1");
   refused([](TinyStep& s) { s.context_len[1] = 65; }, "context_len[1] is 65");
   refused([](TinyStep& s) { s.query_start[1] = 22; }, "query_start[1] is 22");
@@ -289,6 +289,9 @@ void test_wrong_recordings(const KernelTable& kernels) {
   check_refused([&] { plan.attention(narrow, narrow, shape); }, "q has width 16");
   shape.layer = 1;
   check_refused([&] { plan.rope_and_store(wide, wide, wide, shape); }, "there is no KV layer 1");
+  shape.layer = 0;
+  shape.group = 1;
+  check_refused([&] { plan.attention(wide, wide, shape); }, "there is no KV group 1");
   check_refused([&] { plan.head({RowFunction::rms_norm, wide, -1, 0, -1, 1e-5f}, 0, 1.0f, 0.0f); }, "has it already");
   float row[kHidden] = {};
   int32_t order[2] = {0, 1};
@@ -309,8 +312,8 @@ int64_t resident_bytes(const Mapping& memory) {
 }
 
 void test_pool_memory() {
-  KvMemory kv(KvType::bf16, 5, 2, 4, 1, 16);
-  const KvLayout& layout = kv.layout();
+  KvMemory kv({{KvType::bf16, 2, 1, 16}}, 5, 4);
+  const KvLayout& layout = kv.layout(0);
   CHECK(layout.page_bytes == 2 * layout.layer_bytes && kv.bytes() == 5 * layout.page_bytes);
   for (int64_t i = 0; i < kv.bytes(); i++) CHECK(layout.base[i] == 0);
   layout.base[layout.page_bytes + 3] = 77;
@@ -319,8 +322,18 @@ void test_pool_memory() {
   kv.used_up_to(4);
   CHECK(layout.base[4 * layout.page_bytes + 3] == 77 && layout.base[layout.page_bytes + 3] == 77);
   check_refused([&] { kv.copy_page(0, 5); }, "page 5");
-  check_refused([] { KvMemory(KvType::f32, 1, 1, 5, 1, 16); }, "page_size is 5");
-  check_refused([] { KvMemory(KvType::f32, 1, 1, 4, 1, 20); }, "head_dim is 20");
+  check_refused([] { KvMemory({{KvType::f32, 1, 1, 16}}, 1, 5); }, "page_size is 5");
+  check_refused([] { KvMemory({{KvType::f32, 1, 1, 20}}, 1, 4); }, "head_dim is 20");
+}
+
+// Pages are as large as the largest group needs; each group lays them out for itself.
+void test_groups_share_pages() {
+  KvMemory kv({{KvType::bf16, 2, 1, 16}, {KvType::bf16, 3, 1, 16, 40}}, 5, 4);
+  CHECK(kv.groups() == 2 && kv.shape(1).window == 40);
+  CHECK(kv.layout(0).page_bytes == kv.layout(1).page_bytes && kv.layout(0).base == kv.layout(1).base);
+  CHECK(kv.layout(1).page_bytes == 3 * kv.layout(1).layer_bytes && kv.bytes() == 5 * kv.layout(1).page_bytes);
+  check_refused([] { KvMemory({}, 1, 4); }, "there are no KV groups");
+  check_refused([] { KvMemory({{KvType::f32, 1, 1, 16, -1}}, 1, 4); }, "window is -1");
 }
 
 // What was written stays, and memory a little beyond the use becomes resident, not all of it.
@@ -356,6 +369,7 @@ int main() {
   test_linear_cut();
   test_lanes();
   test_pool_memory();
+  test_groups_share_pages();
   test_arena();
   test_fault_ahead();
   const KernelTable* tables[8];

@@ -66,6 +66,7 @@ class AttentionShape:
         q_norm: list[float],
         k_norm: list[float],
         sinks: list[float],
+        group: int = 0,
     ) -> None: ...
 
 class DrySettings:
@@ -121,9 +122,7 @@ class Plan:
         page_size: int,
         vocab: int,
         kv_type: int,
-        layers: int,
-        kv_heads: int,
-        head_dim: int,
+        groups: list[tuple[int, int, int, int]],
     ) -> None: ...
     def add_rows(self, width: int) -> int: ...
     def add_prepared(self, kind: int, k: int) -> int: ...

@@ -112,7 +112,7 @@ class Expert:
 
 @dataclass(frozen=True, slots=True)
 class AttentionOp:
-    """Shapes and constants of one layer's attention; `layer` counts within the KV group.
+    """Shapes and constants of one layer's attention; `layer` counts within the KV group, which is `group`.
 
     inv_freq float32 [rotary_dim / 2] (scaling applied; empty: no rotation), amplitude multiplies sin and cos;
     q_norm/k_norm float32 [head_dim]: RMS norm of each head before rotation; window 0: full; softcap 0: none;
@@ -132,6 +132,7 @@ class AttentionOp:
     window: int = 0
     softcap: float = 0.0
     sinks: Floats | None = None
+    group: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +140,9 @@ class KvSpec:
     """The KV memory of one group of equal layers. Page-major: [page][layer][K|V][kv head][...], and scales behind the
     layers of a page if the type has any (csrc/kernels.h).
 
-    bytes_per_token: without what fills a page up to whole cache lines.
+    window: of what this group has stored for a sequence, only the last so many tokens, the one being computed included,
+    need be there; no layer of the group sees more. 0: all of it. bytes_per_token: without what fills a page up to whole
+    cache lines.
     """
 
     layers: int
@@ -147,6 +150,7 @@ class KvSpec:
     head_dim: int
     page_size: int
     dtype: KvDtype
+    window: int = 0
 
     @property
     def bytes_per_token(self) -> int:
@@ -159,13 +163,14 @@ class KvSpec:
 
 @dataclass(frozen=True, slots=True)
 class PlanLimits:
-    """Largest values of the symbolic sizes, and the vocabulary; buffers are allocated once for these."""
+    """Largest values of the symbolic sizes, and the vocabulary; buffers are allocated once for these. groups: of KV."""
 
     max_tokens: int
     max_seqs: int
     max_blocks: int
     num_pages: int
     vocab: int
+    groups: int = 1
 
 
 @dataclass(slots=True)
@@ -173,11 +178,12 @@ class Batch:
     """The arrays of one step; int32, C-contiguous, allocated once at the limits and updated in place.
 
     tokens [T], positions [1, T], token_seq [T] (batch row of each token), query_start [S + 1], context_len [S] (tokens
-    of the sequence after this step), block_table [G, S, B], output_rows [R] (row in T to sample from), output_slots [R]
-    (sampler slot of each), output_targets [R] (-1: a token is drawn from the row; else the token, of the prompt, whose
-    log-probability there is asked for). Only the first T/S/R entries count, R <= max(max_tokens, max_seqs); the token
-    drawn for row r stands at absolute position context_len of its sequence. capture_logits: also return float32
-    [R, vocab] untouched logits (tests).
+    of the sequence after this step), block_table [G, S, B] (G KV groups; what it holds for blocks that a group's window
+    has passed means nothing), output_rows [R] (row in T to sample from), output_slots [R] (sampler slot of each),
+    output_targets [R] (-1: a token is drawn from the row; else the token, of the prompt, whose log-probability there is
+    asked for). Only the first T/S/R entries count, R <= max(max_tokens, max_seqs); the token drawn for row r stands at
+    absolute position context_len of its sequence. capture_logits: also return float32 [R, vocab] untouched logits
+    (tests).
     """
 
     num_tokens: int
@@ -370,9 +376,13 @@ class Builder(Recorder, Protocol):
 
 
 class Backend(Protocol):
-    """A device. `builder` allocates the KV pool lazily: pages hold zeros until written."""
+    """A device. `builder` allocates the KV pool lazily: pages hold zeros until written.
+
+    One pool for all groups: its pages have the size of the largest group's, and a page belongs to one group at a time.
+    The groups have one page_size and one dtype. Raises UnsupportedError for what can't be held.
+    """
 
     name: str
     facts: dict[str, str]  # ISA level, threads, activation type: what system_fingerprint covers
 
-    def builder(self, limits: PlanLimits, kv: KvSpec) -> Builder: ...
+    def builder(self, limits: PlanLimits, *kv: KvSpec) -> Builder: ...

@@ -21,14 +21,19 @@ from octavo.models.slots import Weights
 from octavo.models.spec import MLP, Attention, DecoderSpec, LatentAttention, LayerSpec, MoE, NormSpec, QkNorm
 
 
-def record(spec: DecoderSpec, weights: Weights, builder: Recorder) -> None:
-    """Record one forward pass of `spec` on `builder`; afterwards `builder.finish()` gives the plan."""
+def record(
+    spec: DecoderSpec, weights: Weights, builder: Recorder, places: Sequence[tuple[int, int]] | None = None
+) -> None:
+    """Record one forward pass of `spec` on `builder`; afterwards `builder.finish()` gives the plan.
+
+    places: the KV group of each layer, and which of the group's layers it is; None: all in one group.
+    """
     embedding = weights.matrices["embed"]
     x = builder.embed(embedding, spec.embedding_scale)
     if spec.learned_positions:
         builder.add_positions(x, weights.matrices["positions"])
     for index, layer in enumerate(spec.layers):
-        _Layer(index, layer, weights, builder).record(x)
+        _Layer(index, layer, weights, builder, places[index] if places else (0, index)).record(x)
     head = embedding if spec.tied_head else weights.matrices["head"]
     builder.head_and_sample(x, _norm(spec.norm, weights, "norm"), head, spec.logit_scale, spec.logit_softcap)
 
@@ -65,8 +70,10 @@ def _same_order(one: Ints | None, other: Ints | None) -> bool:
 class _Layer:
     """Attention and feed-forward, each added to x in place."""
 
-    def __init__(self, index: int, layer: LayerSpec, weights: Weights, builder: Recorder) -> None:
-        self._index = index
+    def __init__(
+        self, index: int, layer: LayerSpec, weights: Weights, builder: Recorder, place: tuple[int, int]
+    ) -> None:
+        self._group, self._place = place
         self._layer = layer
         self._weights = weights
         self._builder = builder
@@ -114,7 +121,14 @@ class _Layer:
         values[:, : mixer.v_dim] = np.arange(heads * mixer.v_dim, dtype=np.int32).reshape(heads, -1)
         v = builder.columns([v], values.reshape(-1))
         op = AttentionOp(
-            self._index, heads, heads, mixer.head_dim, mixer.scale, mixer.rope.inv_freq, mixer.rope.amplitude
+            layer=self._place,
+            heads=heads,
+            kv_heads=heads,
+            head_dim=mixer.head_dim,
+            scale=mixer.scale,
+            inv_freq=mixer.rope.inv_freq,
+            amplitude=mixer.rope.amplitude,
+            group=self._group,
         )
         builder.rope_and_store(q, k, v, op)
         attended = builder.attention(q, op)
@@ -202,7 +216,7 @@ class _Layer:
         vectors, rope, qk_norm = self._weights.vectors, attention.rope, attention.qk_norm
         fused = qk_norm is not None and _normed_with_rope(qk_norm)
         return AttentionOp(
-            layer=self._index,
+            layer=self._place,
             heads=attention.heads,
             kv_heads=attention.kv_heads,
             head_dim=attention.head_dim,
@@ -215,4 +229,5 @@ class _Layer:
             window=attention.window,
             softcap=attention.softcap,
             sinks=vectors.get(f"{self._prefix}sinks"),
+            group=self._group,
         )

@@ -23,14 +23,14 @@ class BatchArrays:
             token_seq=np.zeros(tokens, np.int32),
             query_start=np.zeros(seqs + 1, np.int32),
             context_len=np.zeros(seqs, np.int32),
-            block_table=np.zeros((1, seqs, limits.max_blocks), np.int32),
+            block_table=np.zeros((limits.groups, seqs, limits.max_blocks), np.int32),
             output_rows=np.zeros(max(tokens, seqs), np.int32),
             output_slots=np.zeros(max(tokens, seqs), np.int32),
             output_targets=np.full(max(tokens, seqs), -1, np.int32),
         )
 
     def fill(self, step: Step, token_rows: Ints, block_rows: Ints, block_counts: Ints, scored: Ints) -> Batch:
-        """The batch of `step`. token_rows int32 [slots, max_model_len + 1], block_rows int32 [slots, max_blocks],
+        """The batch of `step`. token_rows int32 [slots, max_model_len + 1], block_rows int32 [G, slots, max_blocks],
         block_counts int32 [slots] and scored int32 [slots, 2] are the executor's state after the step's changes.
 
         Rows that tokens are drawn from come first, then those of positions scored[slot, 0] .. scored[slot, 1] - 1:
@@ -53,7 +53,8 @@ class BatchArrays:
         batch.positions[0, :total] = positions
         batch.tokens[:total] = token_rows[token_slots, positions]
         blocks = int(block_counts[slots].max())
-        batch.block_table[0, :seqs, :blocks] = block_rows[slots, :blocks]
+        for group, rows in enumerate(block_rows):
+            batch.block_table[group, :seqs, :blocks] = rows[slots, :blocks]
         sampled = step.sample.nonzero()[0]
         batch.num_outputs = outputs = len(sampled)
         batch.output_rows[:outputs] = batch.query_start[sampled + 1] - 1

@@ -31,10 +31,10 @@ class StepHandle:
 
 
 class Executor:
-    """Applies steps to one plan. Per slot it keeps the token row, the block table row and the sampler's state.
+    """Applies steps to one plan. Per slot it keeps the token row, the block table rows and the sampler's state.
 
     eos_ids: ends of turn, which `min_tokens` bans. processed_logprobs: of the distribution that tokens are drawn from,
-    instead of the untouched logits. capture_logits: results carry `outputs["logits"]` (tests).
+    instead of the untouched logits. capture_logits: results carry `outputs["logits"]` (tests). groups: of KV.
     """
 
     def __init__(
@@ -53,7 +53,8 @@ class Executor:
         # np.zeros maps pages on first touch: long rows cost memory only as sequences grow.
         self._token_rows = np.zeros((limits.max_seqs, max_model_len + 1), np.int32)
         self._token_counts = np.zeros(limits.max_seqs, np.int32)
-        self._block_rows = np.zeros((limits.max_seqs, limits.max_blocks), np.int32)
+        self.groups = limits.groups
+        self._block_rows = np.zeros((limits.groups, limits.max_seqs, limits.max_blocks), np.int32)
         self._block_counts = np.zeros(limits.max_seqs, np.int32)
         self._scored = np.zeros((limits.max_seqs, 2), np.int32)  # positions that report the token after them: from, to
         self._ones = np.ones(limits.max_seqs, np.int32)
@@ -105,14 +106,22 @@ class Executor:
                 traceback.print_exc(file=sys.stderr)
                 refused[start.slot] = f"The sampler did not take this request: {type(error).__name__}: {error}."
                 self._start_nothing(start)
-        for slot, page in zip(step.append_slots.tolist(), step.append_pages.tolist(), strict=True):
-            self._block_rows[slot, self._block_counts[slot]] = page
-            self._block_counts[slot] += 1
+        if len(step.append_slots):
+            self._append(step.append_slots.tolist(), step.append_pages.reshape(-1, self.groups).T)
         if len(step.copies):
             slots, blocks, _, targets = step.copies.T
             self._plan.copy_pages(np.ascontiguousarray(step.copies[:, 2:]))
-            self._block_rows[slots, blocks] = targets
+            self._block_rows[np.arange(len(slots)) % self.groups, slots, blocks] = targets
         return refused
+
+    def _append(self, slots: list[int], pages: Ints) -> None:
+        """pages int32 [G, A]: block j of them comes behind the others of slot j."""
+        at = []
+        for slot in slots:
+            at.append(self._block_counts[slot])
+            self._block_counts[slot] += 1
+        for group, own in enumerate(pages):
+            self._block_rows[group, slots, at] = own
 
     def _start_nothing(self, start: SequenceStart) -> None:
         """The slot's rows go through this step as something harmless: whatever was wrong may be in its tokens."""
@@ -121,11 +130,11 @@ class Executor:
         self._plan.set_slot(start.slot, SlotParams(seed=0, temperature=0.0), np.zeros(1, np.int32), 1)
 
     def _start(self, start: SequenceStart) -> None:
-        slot, tokens, pages = start.slot, start.tokens, start.pages
+        slot, tokens, pages = start.slot, start.tokens, start.pages.reshape(-1, self.groups).T
         self._token_rows[slot, : len(tokens)] = tokens
         self._token_counts[slot] = len(tokens)
-        self._block_rows[slot, : len(pages)] = pages
-        self._block_counts[slot] = len(pages)
+        self._block_rows[:, slot, : pages.shape[1]] = pages
+        self._block_counts[slot] = pages.shape[1]
         self._scored[slot] = (start.score_from, start.prompt_len - 1) if start.score_from >= 0 else (0, 0)
         params = slot_params(start.params, start.seed, start.choice, self._eos_ids, self._processed_logprobs)
         self._plan.set_slot(slot, params, tokens, start.prompt_len)

@@ -37,10 +37,14 @@ class CpuBackend:
         self._activations = activations
         self.facts = {"backend": "cpu", "isa": self.level, "threads": str(threads), "activations": activations}
 
-    def builder(self, limits: PlanLimits, kv: KvSpec) -> CpuBuilder:
+    def builder(self, limits: PlanLimits, *kv: KvSpec) -> CpuBuilder:
         """A builder whose page pool is reserved now and backed by memory as pages are written."""
-        if kv.dtype not in KV_TYPES:
-            raise UnsupportedError(f"the KV type is {kv.dtype!r}; supported are {', '.join(KV_TYPES)}.")
+        kinds = {(group.dtype, group.page_size) for group in kv}
+        if len(kinds) != 1:
+            raise UnsupportedError(f"KV groups of {len(kinds)} types or page sizes can't share pages; give them one.")
+        ((dtype, page_size),) = kinds
+        if dtype not in KV_TYPES:
+            raise UnsupportedError(f"the KV type is {dtype!r}; supported are {', '.join(KV_TYPES)}.")
         try:
             native = _native.Plan(
                 level=self.level,
@@ -49,12 +53,10 @@ class CpuBackend:
                 max_seqs=limits.max_seqs,
                 max_blocks=limits.max_blocks,
                 num_pages=limits.num_pages,
-                page_size=kv.page_size,
+                page_size=page_size,
                 vocab=limits.vocab,
-                kv_type=KV_NUMBERS[kv.dtype],
-                layers=kv.layers,
-                kv_heads=kv.kv_heads,
-                head_dim=kv.head_dim,
+                kv_type=KV_NUMBERS[dtype],
+                groups=[(group.layers, group.kv_heads, group.head_dim, group.window) for group in kv],
             )
         except ValueError as error:
             raise UnsupportedError(f"the CPU backend can't hold this model's KV: {error}.") from None

@@ -225,4 +225,5 @@ def _shape(op: AttentionOp) -> _native.AttentionShape:
         q_norm=values(op.q_norm),
         k_norm=values(op.k_norm),
         sinks=values(op.sinks),
+        group=op.group,
     )

@@ -36,7 +36,8 @@ from octavo.formats.blocks import dequantize
 
 @dataclass(slots=True)
 class _State:
-    """What the ops of one run read and write: the batch, its rows' places in the pages, and the row buffers."""
+    """What the ops of one run read and write: the batch, its rows' places in the pages of each group, and the row
+    buffers."""
 
     batch: Batch
     pages: Ints
@@ -58,17 +59,20 @@ class ReferenceBackend:
             raise UnsupportedError(f"activations is {activations!r}; the reference backend has f32 only.")
         self.facts = {"backend": "reference", "isa": "numpy " + np.__version__, "threads": "1", "activations": "f32"}
 
-    def builder(self, limits: PlanLimits, kv: KvSpec) -> ReferenceBuilder:
+    def builder(self, limits: PlanLimits, *kv: KvSpec) -> ReferenceBuilder:
         return ReferenceBuilder(limits, kv)
 
 
 class ReferenceBuilder:
-    """Records each op as a closure; see ops.Builder for what they mean."""
+    """Records each op as a closure; see ops.Builder for what they mean.
 
-    def __init__(self, limits: PlanLimits, kv: KvSpec) -> None:
+    Each group has an array of all pages, of which it uses those that are its own at the time.
+    """
+
+    def __init__(self, limits: PlanLimits, kv: Sequence[KvSpec]) -> None:
         self._limits = limits
-        self._kv = KvMemory(kv, limits.num_pages)
-        self._page_size = kv.page_size
+        self._kv = [KvMemory(group, limits.num_pages) for group in kv]
+        self._page_size = kv[0].page_size
         self._slots: dict[int, SamplerSlot] = {}
         self._ops: list[_Op] = []
         self._buffers = 0
@@ -153,7 +157,7 @@ class ReferenceBuilder:
             queries = functions.rotate(queries, positions, op.inv_freq, op.amplitude)
             keys = functions.rotate(keys, positions, op.inv_freq, op.amplitude)
             state.buffers[q] = queries.reshape(len(positions), -1)
-            self._kv.store(op.layer, state.pages, state.offsets, keys, values)
+            self._kv[op.group].store(op.layer, state.pages[op.group], state.offsets, keys, values)
 
         self._ops.append(store)
 
@@ -161,14 +165,15 @@ class ReferenceBuilder:
         out = self._new_buffer()
 
         def attend(state: _State) -> None:
-            batch, queries = state.batch, state.buffers[q]
+            batch, queries, size = state.batch, state.buffers[q], self._page_size
             result = np.empty_like(queries)
             for seq in range(batch.num_seqs):
-                context = int(batch.context_len[seq])
-                blocks = batch.block_table[0, seq, : -(-context // self._page_size)]
-                keys, values = self._kv.load(op.layer, blocks, context)
-                for row in range(batch.query_start[seq], batch.query_start[seq + 1]):
-                    seen = int(batch.positions[0, row]) + 1
+                context, first_row = int(batch.context_len[seq]), int(batch.query_start[seq])
+                begin = max(0, int(batch.positions[0, first_row]) + 1 - op.window) // size if op.window else 0
+                blocks = batch.block_table[op.group, seq, begin : -(-context // size)]
+                keys, values = self._kv[op.group].load(op.layer, blocks, context - begin * size)
+                for row in range(first_row, batch.query_start[seq + 1]):
+                    seen = int(batch.positions[0, row]) + 1 - begin * size
                     heads = queries[row].reshape(op.heads, op.head_dim)
                     result[row] = functions.attend(heads, keys[:seen], values[:seen], op).reshape(-1)
             state.buffers[out] = result
@@ -289,7 +294,7 @@ class ReferencePlan:
         self,
         ops: list[_Op],
         buffers: int,
-        kv: KvMemory,
+        kv: list[KvMemory],
         page_size: int,
         slots: dict[int, SamplerSlot],
         vocab: int,
@@ -305,7 +310,8 @@ class ReferencePlan:
         self._slots[slot] = SamplerSlot.start(params, tokens, prompt_len, self._vocab)
 
     def copy_pages(self, pairs: Ints) -> None:
-        self._kv.copy(pairs)
+        for group in self._kv:
+            group.copy(pairs)
 
     def set_profiling(self, on: bool) -> None:
         """Nothing: how long the specification takes says nothing."""
@@ -316,7 +322,7 @@ class ReferencePlan:
     def run(self, batch: Batch) -> Sampled:
         count = batch.num_tokens
         positions = batch.positions[0, :count]
-        pages = batch.block_table[0, batch.token_seq[:count], positions // self._page_size]
+        pages = batch.block_table[:, batch.token_seq[:count], positions // self._page_size]
         buffers: list[Floats] = [np.empty((0, 0), np.float32)] * self._num_buffers
         state = _State(batch, pages, positions % self._page_size, buffers)
         for op in self._ops:
