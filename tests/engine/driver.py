@@ -89,6 +89,7 @@ class Driver:
             self.config.max_num_batched_tokens,
             self.config.eos_ids,
             cost=self.cost,
+            windows=self.config.windows,
         )
         if self.config.batch_policy == "static" and self.config.static_padding:
             self.executor.padding_rows = 0

@@ -1,8 +1,9 @@
 """An executor without a model: it keeps marks where K and V would be, and checks that every step reads what it should.
 
-Every KV slot holds (token, position). A step writes the marks of the tokens it feeds, then reads each sequence's pages
-from position 0 on, as attention would, and compares them with the sequence's tokens. So wrong sharing, a missing copy,
-a page given away too early and a lost preemption all show at once.
+Every KV slot holds (token, position, KV group). A step writes the marks of the tokens it feeds, then reads each
+sequence's pages in every group, as attention would: from position 0 on, or as far as the group's window reaches back
+from the first token fed; and compares them with the sequence's tokens. So wrong sharing, a missing copy, a page given
+away too early and a lost preemption all show at once.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def draw(tokens: np.ndarray, seed: int, choice: int) -> int:
 class FakeSequence:
     tokens: list[int]
     prompt_len: int
-    pages: list[int]
+    pages: list[list[int]]  # of each group
     params: SamplingParams
     seed: int
     choice: int
@@ -47,8 +48,10 @@ class FakeExecutor:
         eos_ids: frozenset[int] = frozenset(),
         next_token: Callable[[np.ndarray, int, int], int] = draw,
         cost: Callable[[Step], float] = lambda step: 0.001,
+        windows: tuple[int, ...] = (0,),
     ) -> None:
-        self.marks = np.full((num_pages, page_size, 2), -1, np.int64)
+        self.marks = np.full((num_pages, page_size, 3), -1, np.int64)
+        self.windows = windows
         self.page_size = page_size
         self.max_num_batched_tokens = max_num_batched_tokens
         self.slots: list[FakeSequence | None] = [None] * max_num_seqs
@@ -64,12 +67,16 @@ class FakeExecutor:
             self.slots[slot] = None
         for start in step.starts:
             self._start(start)
-        for slot, page in zip(step.append_slots.tolist(), step.append_pages.tolist(), strict=True):
-            self._at(slot).pages.append(page)
-        for slot, block, source, target in step.copies.tolist():
-            assert self._at(slot).pages[block] == source, "a copy's source is not the page in the block table"
+        groups = len(self.windows)
+        appended = step.append_pages.reshape(len(step.append_slots), groups)
+        for slot, block in zip(step.append_slots.tolist(), appended.tolist(), strict=True):
+            for pages, page in zip(self._at(slot).pages, block, strict=True):
+                pages.append(page)
+        for index, (slot, block, source, target) in enumerate(step.copies.tolist()):
+            pages = self._at(slot).pages[index % groups]
+            assert pages[block] == source, "a copy's source is not the page in the block table"
             self.marks[target] = self.marks[source]
-            self._at(slot).pages[block] = target
+            pages[block] = target
         return self._forward(step)
 
     def _start(self, start: SequenceStart) -> None:
@@ -77,7 +84,7 @@ class FakeExecutor:
         self.slots[start.slot] = FakeSequence(
             tokens=start.tokens.tolist(),
             prompt_len=start.prompt_len,
-            pages=start.pages.tolist(),
+            pages=start.pages.reshape(-1, len(self.windows)).T.tolist(),
             params=start.params,
             seed=start.seed,
             choice=start.choice,
@@ -94,8 +101,8 @@ class FakeExecutor:
         for slot, count, computed in rows:
             if slot not in padding:
                 self._write(slot, count, computed, written)
-        for slot, _, _ in rows:
-            self._read(slot)
+        for slot, _, computed in rows:
+            self._read(slot, computed)
         drawn = []
         for (slot, _, _), sample in zip(rows, step.sample.tolist(), strict=True):
             sequence = self._at(slot)
@@ -127,21 +134,27 @@ class FakeExecutor:
         assert count >= 1
         assert sequence.computed in (-1, computed), "num_computed is not what was fed so far"
         assert computed + count <= len(sequence.tokens), "tokens are fed that nobody knows"
-        for position in range(computed, computed + count):
-            place = (sequence.pages[position // self.page_size], position % self.page_size)
-            assert place not in written, f"two sequences write slot {place}"
-            written.add(place)
-            self.marks[place] = (sequence.tokens[position], position)
+        for group, pages in enumerate(sequence.pages):
+            for position in range(computed, computed + count):
+                place = (pages[position // self.page_size], position % self.page_size)
+                assert place not in written, f"two sequences write slot {place}"
+                written.add(place)
+                self.marks[place] = (sequence.tokens[position], position, group)
         sequence.computed = computed + count
 
-    def _read(self, slot: int) -> None:
+    def _read(self, slot: int, start: int) -> None:
+        """What tokens from `start` on see."""
         sequence = self._at(slot)
-        length = sequence.computed
-        pages = sequence.pages[: -(-length // self.page_size)]
-        assert len(pages) == len(sequence.pages), "pages beyond what is written"
-        marks = self.marks[pages].reshape(-1, 2)[:length]
-        assert np.array_equal(marks[:, 0], sequence.tokens[:length]), f"slot {slot} reads other tokens than its own"
-        assert np.array_equal(marks[:, 1], np.arange(length)), f"slot {slot} reads tokens of other positions"
+        length, size = sequence.computed, self.page_size
+        for group, (pages, window) in enumerate(zip(sequence.pages, self.windows, strict=True)):
+            assert len(pages) == -(-length // size), "pages beyond what is written"
+            first = max(0, start + 1 - window) if window else 0
+            block = first // size
+            assert min(pages[block:]) >= 0, f"slot {slot} reads a page that was given back"
+            marks = self.marks[pages[block:]].reshape(-1, 3)[first - block * size : length - block * size]
+            assert np.array_equal(marks[:, 0], sequence.tokens[first:length]), f"slot {slot} reads tokens not its own"
+            assert np.array_equal(marks[:, 1], np.arange(first, length)), f"slot {slot} reads other positions"
+            assert (marks[:, 2] == group).all(), f"slot {slot} reads the page of another group"
 
     def _draw(self, sequence: FakeSequence) -> int:
         token = self.next_token(np.array(sequence.tokens, np.int64), sequence.seed, sequence.choice)

@@ -36,7 +36,7 @@ class Store:
         for block, key in enumerate(keys_of(tokens, salt, self.hash_block)):
             self.pool.fill(pages[block], SIZE)
             content = np.array(tokens[block * SIZE : (block + 1) * SIZE], np.int32).tobytes()
-            parent = self.index.insert(parent, encode_salt(salt), key, content, pages[block])
+            parent = self.index.insert(parent, encode_salt(salt), key, content, [pages[block]])
             if parent is None:
                 break
         self.index.check()
@@ -45,7 +45,7 @@ class Store:
     def match(self, tokens: list[int], salt: tuple[tuple[str, str], ...] = ()) -> list[int]:
         keys = keys_of(tokens, salt, self.hash_block)
         found = self.index.match(keys, encode_salt(salt), np.array(tokens, np.int32), len(keys))
-        return [entry.page for entry in found]
+        return [entry.pages[0] for entry in found]
 
 
 def test_a_chain_is_found_as_far_as_it_is_equal() -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.engine.fake_executor import FakeExecutor, draw
 
+from octavo.engine.groups import KvGroups
 from octavo.engine.params import SamplingParams
 from octavo.engine.request import Finish, Request
 from octavo.engine.scheduler import Scheduler, SchedulerConfig
@@ -88,6 +89,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         page_size=st.sampled_from([4, 8, 1]),
         spare_pages=st.sampled_from([2, 0, 8, 20]),
         batched_tokens=st.sampled_from([16, 7, 2]),
+        windows=st.sampled_from([(0,), (0,), (9,), (0, 6), (5, 0, 5, 20), (1,)]),
         crowd=st.lists(requests(), min_size=3, max_size=8),
     )
     def start(
@@ -98,6 +100,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         page_size: int,
         spare_pages: int,
         batched_tokens: int,
+        windows: tuple[int, ...],
         crowd: list[dict[str, object]],
     ) -> None:
         self.config = SchedulerConfig(
@@ -105,14 +108,16 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_num_seqs=5,
             max_num_batched_tokens=batched_tokens,
             page_size=page_size,
-            num_pages=MAX_LEN // page_size + spare_pages,
+            num_pages=KvGroups(page_size, windows).pages_for(MAX_LEN) + spare_pages,
             eos_ids=EOS,
             prefix_caching=prefix_caching,
             policy=policy,
             prefix_key=b"0" * 16,
+            windows=windows,
         )
         self.scheduler = Scheduler(self.config)
         self.executor = FakeExecutor(self.config.num_pages, page_size, 5, batched_tokens, EOS, next_token)
+        self.executor.windows = windows
         self.depth = depth
         self.flights: deque[tuple[Step, StepResult]] = deque()
         self.asked: dict[int, Request] = {}

@@ -20,6 +20,7 @@ from octavo.simulate.fields import FileError
 from octavo.simulate.machine import VirtualMachine
 from octavo.simulate.recording import read_recording
 from octavo.simulate.replay import ReplayError, recorded_cost, replay_exactly, what_if
+from octavo.simulate.scenario import EngineChoice
 
 BASES = [[(i * kind) % 7 + 20 for i in range(200)] for kind in (1, 2, 3)]
 
@@ -29,7 +30,7 @@ def record(path: Path, seed: int, **changes: object) -> RecordingScheduler:
     rng = random.Random(seed)
     settings = config(**changes)
     scheduler = RecordingScheduler(settings, path)
-    executor = FakeExecutor(settings.num_pages, settings.page_size, 8, 64, settings.eos_ids)
+    executor = FakeExecutor(settings.num_pages, settings.page_size, 8, 64, settings.eos_ids, windows=settings.windows)
     executor.padding_rows = 0
     executor.next_token = lambda tokens, s, c: int(tokens.sum() * 7 + s + c) % 23
     waiting = [request(i, rng) for i in range(40)]
@@ -86,6 +87,7 @@ def request(index: int, rng: random.Random) -> Request:
         {},
         {"page_size": 8, "num_pages": 40, "policy": "fair"},
         {"policy": "priority", "target_itl_s": 0.05},
+        {"windows": (0, 24, 24), "num_pages": 200},
         {"kv_policy": "buddy", "prefix_caching": False},
         {"batch_policy": "static", "prefix_caching": False},
     ],
@@ -201,3 +203,31 @@ def test_what_if_asks_about_other_settings(tmp_path: Path) -> None:
     alone, _ = what_if(path, segment, one, VirtualMachine(cost, loop), lambda done, total: None)
     assert alone.done.all()
     assert (alone.finish_s - alone.arrival_s).mean() > (same.finish_s - same.arrival_s).mean()
+
+
+def test_a_recording_from_before_kv_groups_replays(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    record(path, 1)
+    path.write_text(path.read_text().replace(',"windows":[0]', "", 1))
+    assert '"windows"' not in path.read_text()
+    assert replay_exactly(path, read_recording(path), lambda done, total: None).requests == 40
+
+
+@pytest.mark.parametrize("windows", ["[]", "[-1]", "7", '["a"]', str([0] * 300)])
+def test_wrong_windows_are_one_sentence(tmp_path: Path, windows: str) -> None:
+    path = tmp_path / "run.jsonl"
+    RecordingScheduler(config(), path)
+    path.write_text(path.read_text().replace('"windows":[0]', f'"windows":{windows}'))
+    with pytest.raises(FileError, match=r"line 1: config.windows is .*; it must be 1 to 256 integers"):
+        read_recording(path)
+
+
+def test_what_if_there_were_no_windows(tmp_path: Path) -> None:
+    """In contiguous memory all layers are one group; the pool keeps its bytes."""
+    path = tmp_path / "run.jsonl"
+    record(path, 1, windows=(0, 24), num_pages=256)
+    (segment,) = read_recording(path)
+    changed = EngineChoice(kv_policy="contiguous").change(segment.config, None)
+    assert (changed.windows, changed.num_pages) == ((0,), 128)
+    assert EngineChoice().change(segment.config, None).num_pages == 256
+    assert EngineChoice().change(segment.config, 4000).num_pages == 2000

@@ -25,9 +25,11 @@ class Admission:
     """Takes sequences from the waiting queue into slots.
 
     One enters when the pool has pages for all its tokens, for all tokens of those that run, and a reserve for each of
-    these to grow; or when nothing runs. The reserve is a page. Every shortage doubles it, up to RESERVE_TOKENS, and it
+    these to grow; or when nothing runs. The reserve is a block. Every shortage doubles it, up to RESERVE_TOKENS, and it
     shrinks while there is none. For a sequence it is doubled again each time that this one has been preempted, so that
-    it isn't preempted over and over. pressing: nobody can go on unless somebody enters, so nothing is kept in reserve.
+    it isn't preempted over and over. (A block is a page of every KV group: where a window has passed, a sequence gives
+    back as many as it takes, so there this is a little more than it needs.) pressing: nobody can go on unless somebody
+    enters, so nothing is kept in reserve.
     """
 
     def __init__(
@@ -125,7 +127,7 @@ class Admission:
         source = self._fork_source(sequence)
         if source is not None and sequence.prompt_len - 1 > known_blocks * size:
             computed = sequence.prompt_len - 1
-            if not self._fits(sequence, self._missing(sequence, computed) + 1):
+            if not self._fits(sequence, self._missing(sequence, computed) + self._pool.num_groups):
                 return False
             sequence.table = source.table.fork(computed)
             cached = source.cached_tokens
@@ -155,8 +157,7 @@ class Admission:
 
     def _missing(self, sequence: Sequence, computed: int) -> int:
         """Pages for the sequence's tokens beyond those of its first `computed` ones."""
-        size = self._pool.page_size
-        return -(-len(sequence.tokens) // size) - -(-computed // size)
+        return self._pool.groups.pages_between(computed, len(sequence.tokens))
 
     def _fits(self, sequence: Sequence, pages: int) -> bool:
         reserve = 0.0 if self.pressing else self._reserve_tokens * (1 << min(sequence.preemptions, 30))
@@ -164,8 +165,9 @@ class Admission:
 
     def _spare_pages(self, reserve_tokens: float) -> float:
         """Pages beyond what those that run need for their tokens and the reserve for each."""
-        size = self._pool.page_size
-        return self._pool.available - self._slots.pages_owed(size) - self._slots.count * reserve_tokens / size
+        pool = self._pool
+        reserve = self._slots.count * reserve_tokens / pool.page_size * pool.num_groups
+        return pool.available - self._slots.pages_owed(pool.groups) - reserve
 
     def _detach(self, sequence: Sequence) -> None:
         sequence.table.free()
@@ -173,8 +175,10 @@ class Admission:
             self._sharing.detach(sequence)
 
     def _fork_source(self, sequence: Sequence) -> Sequence | None:
-        """A running sequence of the same request that has computed the prompt up to its last token."""
+        """A running sequence of the same request that has computed the prompt up to its last token and still holds what
+        that one sees."""
+        end = sequence.prompt_len - 1
         for other in sequence.family.sequences.values() if len(sequence.family.sequences) > 1 else ():
-            if other.slot != NO_SLOT and self._slots.computed[other.slot] >= sequence.prompt_len - 1:
+            if other.slot != NO_SLOT and self._slots.computed[other.slot] >= end and other.table.covers(end):
                 return other
         return None

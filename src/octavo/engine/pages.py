@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from octavo.engine.groups import KvGroups
+
 Ints = npt.NDArray[np.int32]
 Index = npt.NDArray[np.intp]
 
@@ -27,7 +29,8 @@ class MemoryReport:
     written (cached pages are full); depth int32 [N]: block number within its prefix, -1 when the index doesn't know it;
     last_use int64 [N]: step in which the page was last taken, shared or released, -1 for never.
 
-    slots_held, slots_filled: token slots of held pages, each page counted once however many hold it.
+    slots_held, slots_filled: token slots of held pages, each page counted once however many hold it; with several KV
+    groups a token has a slot in each.
     holders_total: sum of `holders`; holders_total - pages_held pages are saved by sharing.
     """
 
@@ -57,11 +60,14 @@ class PagePool:
     used goes first, and of pages released together the last one does: a prefix is useless without its head.
     """
 
-    def __init__(self, num_pages: int, page_size: int) -> None:
+    def __init__(self, num_pages: int, page_size: int, windows: tuple[int, ...] = (0,), chunk: int = 1) -> None:
+        """windows, chunk: of the groups that take pages from here, see KvGroups."""
         if num_pages < 1 or page_size < 1:
             raise ValueError(f"a pool needs at least 1 page of 1 token; got {num_pages} pages of {page_size}")
         self.num_pages = num_pages
         self.page_size = page_size
+        self.groups = KvGroups(page_size, windows, chunk)
+        self.num_groups = self.groups.count
         self.holders: Ints = np.zeros(num_pages, np.int32)
         self.filled: Ints = np.zeros(num_pages, np.int32)
         self.kept: npt.NDArray[np.bool_] = np.zeros(num_pages, np.bool_)  # known to the prefix index
@@ -140,12 +146,14 @@ class PagePool:
         self.filled[page] = count
 
     def fill_run(self, pages: Sequence[int], last_count: int) -> None:
-        """`fill` for distinct pages: all are full now but the last one, which has `last_count` slots written."""
+        """`fill` for the distinct pages of consecutive blocks: all are full now but those of the last block, which have
+        `last_count` slots written."""
         index = np.array(pages, np.intp)
         before = int(self.filled[index].sum())
         self.filled[index] = self.page_size
-        self.filled[index[-1]] = last_count
-        self.slots_filled += (len(pages) - 1) * self.page_size + last_count - before
+        last = self.num_groups
+        self.filled[index[-last:]] = last_count
+        self.slots_filled += (len(pages) - last) * self.page_size + last * last_count - before
 
     def fill_next(self, pages: Index) -> None:
         """Each of these distinct held pages has one more slot written. intp [n]."""
@@ -157,7 +165,7 @@ class PagePool:
         return self.holders[page] == 1 and not self.kept[page]
 
     def shared(self, pages: Index) -> npt.NDArray[np.bool_]:
-        """The opposite of `writable` for each of these held pages. intp [n] -> bool [n]."""
+        """The opposite of `writable` for each of these held pages, in the shape of `pages`."""
         shared: npt.NDArray[np.bool_] = (self.holders[pages] > 1) | self.kept[pages]
         return shared
 
@@ -198,7 +206,7 @@ class PagePool:
         )
 
     def check(self, tables: Iterable[Sequence[int]]) -> None:
-        """Prove the invariants, given the pages of every block table there is. Raises AssertionError. O(pages)."""
+        """Prove the invariants, given the pages that each block table holds. Raises AssertionError. O(pages)."""
         holders = np.zeros(self.num_pages, np.int32)
         for pages in tables:
             np.add.at(holders, list(pages), 1)

@@ -1,10 +1,15 @@
-"""The prefix index: which page already holds the K and V of a prompt's next block.
+"""The prefix index: which pages already hold the K and V of a prompt's next block.
 
 A block is `page_size` tokens. Its key is a 128-bit keyed hash of (key of the block before it, its tokens), and the
 chain begins with a hash of the salt, so a key stands for everything up to the block's end. Keys only find candidates:
 a hit also compares the block's tokens and its parent entry, so a collision is a miss, never somebody else's text.
 
 The entries form a tree: an entry is only known while its parent is, so evicting one forgets all that continue it.
+
+A block has a page in every KV group. Those of groups that see all stand and fall together with the entry. In groups
+with a window an entry can lose its page and still be a link of longer prefixes: what continues a prefix sees only
+the last pages of it. So a match is the longest prefix whose pages are there as far as the windows reach back from its
+end, and an entry goes when it has neither pages nor children.
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from octavo.engine.groups import NO_PAGE, first_seen
 from octavo.engine.pages import PagePool
 
 Ints = npt.NDArray[np.int32]
@@ -46,13 +52,16 @@ def encode_salt(salt: tuple[tuple[str, str], ...]) -> bytes:
 
 
 class Entry:
-    """One known block, or the root of a salt's tree (page -1, the encoded salt as tokens). Dead once evicted."""
+    """One known block, or the root of a salt's tree (no pages, the encoded salt as tokens). Dead once evicted.
 
-    __slots__ = ("alive", "children", "depth", "key", "page", "parent", "tokens")
+    pages: one for each KV group, NO_PAGE where a group with a window has lost it.
+    """
 
-    def __init__(self, key: bytes, page: int, tokens: bytes, parent: Entry | None) -> None:
+    __slots__ = ("alive", "children", "depth", "key", "pages", "parent", "tokens")
+
+    def __init__(self, key: bytes, pages: list[int], tokens: bytes, parent: Entry | None) -> None:
         self.key = key
-        self.page = page
+        self.pages = pages
         self.tokens = tokens
         self.parent = parent
         self.depth: int = parent.depth + 1 if parent else -1
@@ -72,6 +81,7 @@ class PrefixIndex:
         self._entries: dict[bytes, Entry] = {}
         self._roots: dict[bytes, Entry] = {}
         self._by_page: dict[int, Entry] = {}
+        self._windows, self._sliding = pool.groups.windows, pool.groups.sliding
         self.depth: Ints = np.full(pool.num_pages, -1, np.int32)
         pool.on_evict = self._evicted
 
@@ -83,14 +93,17 @@ class PrefixIndex:
         if len(keys) >= blocks:
             return
         size = self._pool.page_size
-        key = keys[-1] if keys else self._hash(b"", salt)
         content = tokens[len(keys) * size : blocks * size].tobytes()
         for at in range(0, len(content), size * 4):
-            key = self._hash(key, content[at : at + size * 4])
-            keys.append(key)
+            keys.append(self.next_key(keys, salt, content[at : at + size * 4]))
+
+    def next_key(self, keys: list[bytes], salt: bytes, tokens: bytes) -> bytes:
+        """The key of the block behind those of `keys`."""
+        return self._hash(keys[-1] if keys else self._hash(b"", salt), tokens)
 
     def probe(self, keys: list[bytes]) -> int:
-        """How many leading blocks are probably known; `match` may find fewer. O(log n), as children imply parents."""
+        """How many leading blocks are probably known; `match` may find fewer. O(log n), as children imply parents, and
+        of a window's blocks where there is one."""
         low, high = 0, len(keys)
         while low < high:
             middle = (low + high) // 2
@@ -98,10 +111,13 @@ class PrefixIndex:
                 low = middle + 1
             else:
                 high = middle
-        return low
+        return self._usable(low, lambda block: self._entries.get(keys[block])) if self._sliding else low
 
     def match(self, keys: list[bytes], salt: bytes, tokens: Ints, blocks: int) -> list[Entry]:
-        """The known entries of the first blocks of these tokens, at most `blocks`; tokens and parents are compared."""
+        """The known entries of the first blocks of these tokens, at most `blocks`; tokens and parents are compared.
+
+        All pages are there that somebody who continues them can see (BlockTable.share leaves the others out).
+        """
         found: list[Entry] = []
         parent = self._roots.get(salt)
         if parent is None:
@@ -114,45 +130,96 @@ class PrefixIndex:
                 break
             found.append(entry)
             parent = entry
-        return found
+        return found[: self._usable(len(found), found.__getitem__)] if self._sliding else found
 
-    def insert(self, parent: Entry | None, salt: bytes, key: bytes, tokens: bytes, page: int) -> Entry | None:
-        """Make a held, full page known as the block after `parent` (None: the first block).
+    def insert(self, parent: Entry | None, salt: bytes, key: bytes, tokens: bytes, pages: list[int]) -> Entry | None:
+        """Make a block's held, full pages, one for each group, known as the block after `parent` (None: the first one).
 
-        Returns the entry that now stands for the block: an equal one that was there before keeps its own page. None
-        when that can't be: another block has the key (a collision), or the parent has been evicted.
+        Returns the entry that now stands for the block: an equal one that was there before keeps the pages it has, and
+        gets those that it has lost. None when that can't be: another block has the key (a collision), or the parent has
+        been evicted.
         """
         if parent is None:
             parent = self._roots.get(salt)
             if parent is None:
-                parent = self._roots[salt] = Entry(b"", -1, salt, None)
+                parent = self._roots[salt] = Entry(b"", [], salt, None)
         elif not parent.alive:
             return None
         known = self._entries.get(key)
         if known is not None:
-            return known if known.parent is parent and known.tokens == tokens else None
-        entry = Entry(key, page, tokens, parent)
+            if known.parent is not parent or known.tokens != tokens:
+                return None
+            for group, page in enumerate(pages):
+                if known.pages[group] == NO_PAGE:
+                    known.pages[group] = page
+                    self._keep(page, known)
+            return known
+        entry = Entry(key, pages, tokens, parent)
         parent.children[key] = entry
         self._entries[key] = entry
+        for page in pages:  # as _keep does, in the one place that every step comes to
+            self._by_page[page] = entry
+            self.depth[page] = entry.depth
+            self._pool.keep(page)
+        return entry
+
+    def _keep(self, page: int, entry: Entry) -> None:
         self._by_page[page] = entry
         self.depth[page] = entry.depth
         self._pool.keep(page)
-        return entry
+
+    def _usable(self, blocks: int, entry_at: Callable[[int], Entry | None]) -> int:
+        """The longest of the prefixes of at most `blocks` blocks that has all that its windows reach back to.
+
+        A block that lacks a page is needed by every longer prefix whose window reaches it, by none that ends before it.
+        """
+        size, end, at = self._pool.page_size, blocks, blocks
+        reach = self._sliding[-1][0]  # the longest window
+        while at > first_seen(reach, end * size, size):
+            at -= 1
+            entry = entry_at(at)
+            if entry is None or any(
+                at >= first_seen(window, end * size, size) and any(entry.pages[group] == NO_PAGE for group in groups)
+                for window, groups in self._sliding
+            ):
+                end = at
+        return end
 
     def _evicted(self, page: int) -> None:
-        top = self._by_page[page]
-        if top.parent is not None:
-            del top.parent.children[top.key]
-            self._drop_empty_root(top.parent)
-        stack = [top]
+        entry = self._by_page[page]
+        if self._windows[entry.pages.index(page)]:
+            self._lose(page, entry)
+            return
+        assert entry.parent is not None
+        del entry.parent.children[entry.key]
+        self._drop_unused(entry.parent)
+        stack = [entry]
         while stack:
             entry = stack.pop()
             stack += entry.children.values()
             entry.alive = False
             del self._entries[entry.key]
-            del self._by_page[entry.page]
-            self.depth[entry.page] = -1
-            self._pool.forget(entry.page)
+            for own in entry.pages:
+                if own != NO_PAGE:
+                    del self._by_page[own]
+                    self.depth[own] = -1
+                    self._pool.forget(own)
+
+    def _lose(self, page: int, entry: Entry) -> None:
+        """A page of a group with a window."""
+        entry.pages[entry.pages.index(page)] = NO_PAGE
+        del self._by_page[page]
+        self.depth[page] = -1
+        self._drop_unused(entry)
+
+    def _drop_unused(self, entry: Entry) -> None:
+        """Entries without pages go as far up as nobody continues them."""
+        while entry.parent is not None and not entry.children and all(page == NO_PAGE for page in entry.pages):
+            entry.alive = False
+            del self._entries[entry.key]
+            del entry.parent.children[entry.key]
+            entry = entry.parent
+        self._drop_empty_root(entry)
 
     def _drop_empty_root(self, root: Entry) -> None:
         if root.parent is None and not root.children:
@@ -161,13 +228,17 @@ class PrefixIndex:
 
     def check(self) -> None:
         """Prove the invariants. Raises AssertionError. O(entries)."""
-        assert len(self._by_page) == len(self._entries), "two entries share a page"
+        pages = [page for entry in self._entries.values() for page in entry.pages if page != NO_PAGE]
+        assert len(set(pages)) == len(pages) == len(self._by_page), "two entries share a page"
         for key, entry in self._entries.items():
             assert entry.key == key
             assert entry.alive, "a dead entry is known"
-            assert self._by_page[entry.page] is entry
-            assert self._pool.kept[entry.page], "the pool does not know that the index knows a page"
             assert entry.parent is not None
             assert entry.parent.alive, "an entry outlived its parent"
             assert entry.parent.children[key] is entry
-        assert int(self._pool.kept.sum()) == len(self._entries), "the pool keeps a page that the index does not know"
+            assert entry.children or any(page != NO_PAGE for page in entry.pages), "an entry is of no use"
+            for page, window in zip(entry.pages, self._windows, strict=True):
+                assert page != NO_PAGE or window, "an entry outlived a page that all that continue it see"
+                assert page == NO_PAGE or self._by_page[page] is entry
+                assert page == NO_PAGE or self._pool.kept[page], "the pool does not know that the index knows a page"
+        assert int(self._pool.kept.sum()) == len(pages), "the pool keeps a page that the index does not know"

@@ -38,7 +38,7 @@ class Scheduler:
     def __init__(self, config: SchedulerConfig) -> None:
         self.config = config
         self.pool = self._make_pool()
-        self._slots = SlotTable(config.max_num_seqs, config.max_model_len, config.eos_ids)
+        self._slots = SlotTable(config.max_num_seqs, config.max_model_len, config.eos_ids, self.pool.num_groups)
         self._waiting = make_queue(config.policy)
         self._sharing: PrefixSharing | None = None
         if config.prefix_caching:
@@ -60,7 +60,8 @@ class Scheduler:
         self._num_sequences = 0
 
     def _make_pool(self) -> PagePool:
-        return PagePool(self.config.num_pages, self.config.page_size)
+        config = self.config
+        return PagePool(config.num_pages, config.page_size, config.windows, config.max_num_batched_tokens)
 
     def _make_admission(self, max_running: int) -> Admission:
         return Admission(self.pool, self._slots, self._waiting, self._sharing, self._counters, max_running)
@@ -176,8 +177,8 @@ class Scheduler:
 
         True if that was necessary; then nobody should be admitted to the step.
         """
-        before = self._counters.preemptions
-        while self.pool.available < self._slots.count and self._pages_wanted() > self.pool.available:
+        before, pool = self._counters.preemptions, self.pool
+        while pool.available < self._slots.count * pool.num_groups and self._pages_wanted() > pool.available:
             self._preempt(self._slots.running()[-1])
         return self._counters.preemptions > before
 
@@ -359,12 +360,23 @@ class Scheduler:
             filled = after % size < step.num_tokens  # a page has become full
             for slot, count in zip(step.slots[filled].tolist(), after[filled].tolist(), strict=True):
                 self._sharing.computed(slots.at(slot), slots.tokens[slot], count)
+        if self.pool.groups.sliding:
+            self._free_behind(step.slots, after)
         for slot in step.slots[flight.num_decodes :].tolist():
             sequence = slots.at(slot)
             if sequence.scores_prompt:
                 family = sequence.family
                 family.scored = max(family.scored, min(int(slots.computed[slot]), sequence.prompt_len - 1))
             self._admission.release_followers(sequence)
+
+    def _free_behind(self, slots: Index, computed: Index) -> None:
+        """Give back what windows have passed, now that the prefix index knows it. Later steps, even one that is under
+        way, begin behind these tokens."""
+        passed = computed >= self._slots.frees_at[slots]
+        for slot, count in zip(slots[passed].tolist(), computed[passed].tolist(), strict=True):
+            table = self._slots.at(slot).table
+            table.free_behind(count)
+            self._slots.frees_at[slot] = table.frees_at
 
     def _outputs(self, slots: Index, result: StepResult) -> StepOutputs:
         """Append the drawn tokens to the sequences in these slots."""
@@ -426,9 +438,12 @@ class Scheduler:
         return list(zip(ids.tolist(), np.where(ids >= 0, table.choice[slots], 0).tolist(), strict=True))
 
     def occupancy(self) -> Occupancy:
-        """Who has how many token slots at this moment. O(slots); for benchmarks."""
-        slots = self._slots.known.nonzero()[0]
-        return Occupancy(self._slots.request_id[slots], self._slots.computed[slots], self._slots.capacity[slots])
+        """Who has how many token slots at this moment. O(pages); for benchmarks."""
+        slots, groups, size = self._slots.known.nonzero()[0], self.pool.num_groups, self.pool.page_size
+        tables = [self._slots.at(slot).table for slot in slots.tolist()]
+        gaps = np.array([(len(table.pages) - len(table.held)) * size for table in tables], np.intp)
+        filled, held = self._slots.computed[slots] * groups - gaps, self._slots.capacity[slots] * groups - gaps
+        return Occupancy(self._slots.request_id[slots], filled, held)
 
     def memory_report(self) -> MemoryReport:
         """Every page at this moment. O(pages); for a dashboard, not for every step."""
@@ -436,6 +451,6 @@ class Scheduler:
 
     def check(self) -> None:
         """Prove the invariants of pool and index. Raises AssertionError. O(pages); for tests."""
-        self.pool.check(s.table.pages for s in self._slots.running())
+        self.pool.check(s.table.held for s in self._slots.running())
         if self._sharing:
             self._sharing.index.check()

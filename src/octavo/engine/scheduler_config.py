@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from octavo.engine.groups import KvGroups
 from octavo.engine.policies import BATCH_POLICIES, KV_POLICIES, POLICIES
 
 
@@ -19,6 +20,7 @@ class SchedulerConfig:
     prefix_key: 16 to 64 secret bytes that key the prefix index; None draws fresh ones.
     kv_policy, batch_policy: how memory is given out and when batches change; all but "paged" and "continuous" are there
     for comparison (engine/historical). static_padding: a static batch goes on computing rows that have finished.
+    windows: one for each KV group, how many tokens its layers see; 0: all. A token takes a slot in every group.
     ageing_s: under the priority policy one step of priority weighs as much as so many seconds of waiting.
     """
 
@@ -36,6 +38,7 @@ class SchedulerConfig:
     kv_policy: str = "paged"
     batch_policy: str = "continuous"
     static_padding: bool = True
+    windows: tuple[int, ...] = (0,)
 
     @property
     def historical(self) -> bool:
@@ -56,9 +59,16 @@ class SchedulerConfig:
                 f"prefix_caching is on, but kv_policy {self.kv_policy} with batch_policy {self.batch_policy} has none; "
                 "turn it off"
             )
-        if self.num_pages * self.page_size < self.max_model_len:
+        if self.historical and self.windows != (0,):
             raise ValueError(
-                f"the pool holds {self.num_pages * self.page_size} tokens, less than one sequence of max_model_len "
+                f"windows are {self.windows}, but kv_policy {self.kv_policy} with batch_policy {self.batch_policy} has "
+                "one group without a window; leave them out"
+            )
+        groups = KvGroups(self.page_size, self.windows, chunk=1)
+        if self.num_pages < groups.pages_for(self.max_model_len):
+            longest = groups.longest(self.num_pages, self.max_model_len)
+            raise ValueError(
+                f"the pool holds {longest} tokens, less than one sequence of max_model_len "
                 f"{self.max_model_len}; lower max_model_len or give the pool more memory"
             )
         if self.kv_policy == "buddy" and self._largest_buddy * self.page_size < self.max_model_len:

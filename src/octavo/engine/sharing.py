@@ -72,14 +72,12 @@ class PrefixSharing:
     def attach(self, sequence: Sequence) -> int:
         """Share all known pages with a sequence that has none, and announce the other blocks. Returns tokens shared."""
         found = self.index.match(sequence.keys, sequence.salt, sequence.tokens, self._shareable(sequence))
-        pages = [entry.page for entry in found]
-        self._pool.share(pages)
-        for page in pages:
-            sequence.table.append(page)
+        shared = len(found) * self._pool.page_size
+        sequence.table.share([page for entry in found for page in entry.pages], shared)
         sequence.indexed = len(found)
         sequence.tip = found[-1] if found else None
         self._announce(sequence)
-        return len(found) * self._pool.page_size
+        return shared
 
     def inherit(self, sequence: Sequence, source: Sequence, num_tokens: int) -> None:
         """The sequence, which has no slot yet, is a fork of the first `num_tokens` tokens of a running one."""
@@ -93,15 +91,17 @@ class PrefixSharing:
 
     def computed(self, sequence: Sequence, tokens: Tokens, count: int) -> None:
         """The first `count` of the sequence's tokens (int32 [>= count]) are computed: register its full pages."""
-        size = self._pool.page_size
+        size, groups = self._pool.page_size, self._pool.num_groups
         if sequence.indexed == _BROKEN:
             return
-        blocks = count // size
-        self.index.extend_keys(sequence.keys, sequence.salt, tokens, blocks)
-        for block in range(sequence.indexed, blocks):
-            key = sequence.keys[block]
+        keys = sequence.keys
+        for block in range(sequence.indexed, count // size):
             content = tokens[block * size : (block + 1) * size].tobytes()
-            tip = self.index.insert(sequence.tip, sequence.salt, key, content, sequence.table.pages[block])
+            if block == len(keys):
+                keys.append(self.index.next_key(keys, sequence.salt, content))
+            key = keys[block]
+            pages = sequence.table.pages[block * groups : (block + 1) * groups]
+            tip = self.index.insert(sequence.tip, sequence.salt, key, content, pages)
             if tip is None:
                 self.detach(sequence)
                 sequence.indexed = _BROKEN

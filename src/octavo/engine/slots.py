@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from octavo.engine.groups import KvGroups
 from octavo.engine.request import Finish, Tokens
 from octavo.engine.sequence import NO_SLOT, Sequence
 
@@ -19,18 +20,21 @@ class SlotTable:
 
     known: tokens whose value is known. reach: with those that steps under way will add. scheduled: tokens fed to steps
     so far; computed: those whose step has been applied. An idle slot has zeros, so it never has anything to feed.
-    capacity: token slots of its pages. tail: the page of token slot capacity - 1.
+    capacity: token slots of its blocks, the last of which is the tail.
+    frees_at: when so many tokens are computed, windows have passed a page (BlockTable.frees_at).
     epoch: changes whenever the slot is vacated, so a late result is recognised. vacated: how often any was.
     forking: running sequences of requests with several, beams too: the only ones that may share a page not full yet.
     """
 
-    def __init__(self, num_slots: int, max_len: int, eos_ids: frozenset[int]) -> None:
+    def __init__(self, num_slots: int, max_len: int, eos_ids: frozenset[int], num_groups: int = 1) -> None:
         def column() -> Index:
             return np.zeros(num_slots, np.intp)
 
         self.known, self.reach, self.scheduled, self.computed = column(), column(), column(), column()
-        self.capacity, self.tail, self.limit, self.min_tokens_at = column(), column(), column(), column()
+        self.capacity, self.limit, self.min_tokens_at, self.frees_at = column(), column(), column(), column()
         self.epoch = column()
+        self._tails: Index = np.zeros(num_groups * num_slots, np.intp)  # [groups][slots]
+        self._groups = np.arange(num_groups)[:, None] * num_slots
         self.choice: Ints = np.zeros(num_slots, np.int32)
         self.cached_tokens: Ints = np.zeros(num_slots, np.int32)
         self.request_id = np.zeros(num_slots, np.int64)
@@ -67,7 +71,8 @@ class SlotTable:
         self.tokens[slot, :known] = sequence.tokens
         self.known[slot] = self.reach[slot] = known
         self.capacity[slot] = sequence.table.capacity
-        self.tail[slot] = sequence.table.pages[-1] if sequence.table.pages else 0
+        self.set_tail(slot, sequence.table.tail)
+        self.frees_at[slot] = sequence.table.frees_at
         self.scheduled[slot] = self.computed[slot] = computed
         self.limit[slot] = sequence.limit
         self.min_tokens_at[slot] = sequence.min_tokens_at
@@ -81,6 +86,19 @@ class SlotTable:
         self.forking += sequence.forks
         self.searches[slot] = sequence.family.beams is not None
         return slot
+
+    def tails(self, slots: Index) -> Index:
+        """The pages of these slots' tails, intp [groups * n]: first those of all in one KV group, then in the next."""
+        return self._tails[slots if len(self._groups) == 1 else (slots + self._groups).reshape(-1)]
+
+    def set_tails(self, slots: Index, pages: list[int]) -> None:
+        """The slots have new tails: these pages, in the order of `tails`."""
+        self._tails[slots if len(self._groups) == 1 else (slots + self._groups).reshape(-1)] = pages
+
+    def set_tail(self, slot: int, pages: list[int]) -> None:
+        """The slot's tail is made of these pages, one for each group; none if the sequence has no block."""
+        if pages:
+            self._tails[slot :: len(self._tails) // len(self._groups)] = pages
 
     def stamp(self, slot: int, now_s: float) -> None:
         """The slot's sequence runs from now on."""
@@ -121,10 +139,15 @@ class SlotTable:
         left *= self.reach < self.limit
         return left
 
-    def pages_owed(self, page_size: int) -> int:
+    def pages_owed(self, groups: KvGroups) -> int:
         """Pages that the running sequences still need for the tokens they have."""
         missing = self.reach - self.capacity
-        return sum(-(-tokens // page_size) for tokens in missing[missing > 0].tolist())
+        if not groups.sliding:
+            blocks: int = sum(-(-tokens // groups.page_size) for tokens in missing[missing > 0].tolist())
+            return groups.count * blocks
+        slots = missing > 0
+        ends = zip(self.capacity[slots].tolist(), self.reach[slots].tolist(), strict=True)
+        return sum(groups.pages_between(capacity, reach) for capacity, reach in ends)
 
     def grow(self, slot: int, token: int) -> None:
         """The slot's sequence has one token more."""

@@ -41,9 +41,9 @@ class Counters:
 class EngineStats:
     """The moment's gauges and the totals since start.
 
-    running, waiting: sequences. slots_*: token slots of held pages. prompt_tokens and cached_tokens count a request
-    once, at its first admission; computed_tokens counts every token fed, recomputed ones too. aborted: sequences
-    whose request was aborted; those that a stop string ended are not among them.
+    running, waiting: sequences. slots_*: token slots of held pages, in every KV group. prompt_tokens and cached_tokens
+    count a request once, at its first admission; computed_tokens counts every token fed, recomputed ones too. aborted:
+    sequences whose request was aborted; those that a stop string ended are not among them.
     forward_s, executor_s: seconds inside the forward passes, and inside the executor altogether.
     """
 
@@ -70,7 +70,7 @@ class EngineStats:
 class Occupancy:
     """Running sequences at one moment: whose, how many of their token slots are filled, and how many they hold.
 
-    request_ids int64 [N]; filled and held intp [N], shared pages counted for every holder.
+    request_ids int64 [N]; filled and held intp [N], in all KV groups together, shared pages counted for every holder.
     finished_slots: token slots that rows of finished sequences still hold (static batches with padding).
     memory_refused: somebody waits because no memory could be had for it (historical policies; False with paging).
     """

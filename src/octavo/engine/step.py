@@ -19,8 +19,9 @@ class SequenceStart:
 
     slot: executor row, 0 <= slot < max_num_seqs.
     tokens: int32 [n]; all tokens known so far, prompt then output; n > prompt_len only for resumed ones.
-    pages: int32 [b]; the block table's head: pages that already hold K and V (prefix hits, forks). A partly filled
-        last one is shared until the step's `copies` replaces it.
+    pages: int32 [b * G]; the block table's head: pages that already hold K and V (prefix hits, forks), for each block
+        one of every KV group; NO_PAGE where a group's window has passed. A partly filled last block is shared until the
+        step's `copies` replaces it.
     seed, choice: key of the sequence's random numbers.
     score_from: from this position on, each prompt token's log-probability is asked for by the row before it; -1: none.
     """
@@ -39,10 +40,14 @@ class SequenceStart:
 class Step:
     """One forward pass. Applied in this order: released, starts, appended pages, copies, then the pass itself.
 
+    Pages that a group's window has passed are given to others without a word: block tables keep their numbers, and no
+    pass looks there.
+
     released: slots whose sequence is gone (finished, aborted or preempted) since the last step.
-    append_slots/append_pages: int32 [A]; page j is appended to the block table of slot j, in order.
-    copies: int32 [C, 4] of (slot, block index, source page, target page): copy the page's bytes and let the block
-        table point at the target (copy-on-write).
+    append_slots int32 [A], append_pages int32 [A * G]; block j, which is pages j * G ... of the KV groups in order, is
+        appended to the block table of slot j, in order.
+    copies: int32 [C * G, 4] of (slot, block index, source page, target page), for each block one of every group in
+        order: copy the page's bytes and let the block table point at the target (copy-on-write).
     slots/num_tokens/num_computed: intp [S]; scheduled sequences in batch order: its slot, how many of its known
         tokens are computed now, and how many were computed before. Tokens num_computed ..
         num_computed + num_tokens - 1 of the slot's token row are fed.

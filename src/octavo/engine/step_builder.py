@@ -84,12 +84,12 @@ class StepBuilder:
         growing = decodes[at == slots.capacity[decodes]]
         if len(growing):
             self._grow(growing)
-        tails = slots.tail[decodes]
+        tails = slots.tails(decodes)
         if slots.forking:
-            shared = pool.shared(tails)
+            shared = pool.shared(tails).reshape(pool.num_groups, -1).any(axis=0)
             for slot in decodes[shared].tolist():
                 self._write(slot, int(slots.scheduled[slot]), 1)
-            tails = tails[~shared]
+            tails = slots.tails(decodes[~shared])
         pool.fill_next(tails)
         self._decodes, self._decodes_at = decodes, at
         context = int(at.sum()) + len(at)
@@ -140,7 +140,8 @@ class StepBuilder:
             end = sequence.prompt_len - 1
         table = sequence.table
         pages = self._pool.available - table.cost(start, start)
-        slots = table.capacity - start + pages * self._pool.page_size if pages >= 0 else 0
+        blocks = pages // self._pool.num_groups
+        slots = table.capacity - start + blocks * self._pool.page_size if pages >= 0 else 0
         return start, end - start, budget.chunk(end - start, start, slots)
 
     def build(self, step_id: int, released: tuple[int, ...]) -> Flight:
@@ -183,15 +184,17 @@ class StepBuilder:
         return StepShape(tokens, sequences + len(self._chunks), context, pairs)
 
     def _grow(self, slots: Index) -> None:
-        pages = self._pool.take(len(slots))
+        groups, count = self._pool.num_groups, len(slots)
+        pages = self._pool.take(groups * count)
         assert pages is not None, "a step must have made room before it is filled"
         growing = slots.tolist()
-        for slot, page in zip(growing, pages, strict=True):
-            self._slots.at(slot).table.append(page)
+        for first in range(0, groups * count, count):
+            for slot, page in zip(growing, pages[first : first + count], strict=True):
+                self._slots.at(slot).table.append(page)
         self._append_slots += growing
-        self._append_pages += pages
+        self._append_pages += pages if groups == 1 else np.array(pages).reshape(groups, count).T.ravel().tolist()
         self._slots.capacity[slots] += self._pool.page_size
-        self._slots.tail[slots] = pages
+        self._slots.set_tails(slots, pages)
 
     def _write(self, slot: int, start: int, count: int) -> None:
         table = self._slots.at(slot).table
@@ -199,10 +202,9 @@ class StepBuilder:
         assert writes is not None, "a step must have made room before it is filled"
         self._record(slot, writes)
         self._slots.capacity[slot] = table.capacity
-        self._slots.tail[slot] = table.pages[-1]
+        self._slots.set_tail(slot, table.tail)
 
     def _record(self, slot: int, writes: PageWrites) -> None:
-        self._append_slots += [slot] * len(writes.appended)
+        self._append_slots += [slot] * (len(writes.appended) // self._pool.num_groups)
         self._append_pages += writes.appended
-        if writes.copy is not None:
-            self._copies.append((slot, *writes.copy))
+        self._copies += [(slot, *copy) for copy in writes.copies]

@@ -26,6 +26,7 @@ _MOST = {
     "page_size": 1 << 16,
     "num_pages": 1 << 28,
 }
+_MOST_GROUPS = 256
 
 
 @dataclass(slots=True)
@@ -79,7 +80,7 @@ def _config(path: Path, number: int, event: dict[str, Any]) -> SchedulerConfig:
         )
     content = event.get("config")
     known = {one.name for one in fields(SchedulerConfig)} - {"eos_ids", "prefix_key"}
-    if not isinstance(content, dict) or set(content) != known:
+    if not isinstance(content, dict) or {*content, "windows"} != known:
         raise FileError(f"{path}, line {number}: config is not a scheduler's; it must have {', '.join(sorted(known))}.")
     for name, most in _MOST.items():
         value = content[name]
@@ -87,8 +88,13 @@ def _config(path: Path, number: int, event: dict[str, Any]) -> SchedulerConfig:
             raise FileError(
                 f"{path}, line {number}: config.{name} is {str(value)[:60]}; it must be an integer of at most {most}."
             )
+    windows = content.pop("windows", [0])  # recordings from before KV groups have none
+    if not is_counts(windows) or not 0 < len(windows) <= _MOST_GROUPS:
+        raise FileError(
+            f"{path}, line {number}: config.windows is {str(windows)[:60]}; it must be 1 to {_MOST_GROUPS} integers."
+        )
     try:
-        return SchedulerConfig(**content, eos_ids=frozenset({END_TOKEN}), prefix_key=bytes(16))
+        return SchedulerConfig(**content, windows=tuple(windows), eos_ids=frozenset({END_TOKEN}), prefix_key=bytes(16))
     except (TypeError, ValueError) as error:
         raise FileError(f"{path}, line {number}: config: {error}.") from error
 

@@ -38,22 +38,26 @@ class EngineChoice:
     policy: str = "fcfs"
 
     def change(self, config: SchedulerConfig, kv_tokens: int | None) -> SchedulerConfig:
-        """`config` with what is given here, and with so much memory. Raises ValueError."""
+        """`config` with what is given here, and with so much memory: for so many tokens in every KV group. Raises
+        ValueError."""
         page_size = self.page_size or config.page_size
         paging = self.kv_policy == "paged" and self.batch_policy == "continuous"
+        windows = config.windows if paging else (0,)  # else all layers are one group that keeps everything
+        tokens = kv_tokens or config.num_pages * config.page_size // len(config.windows)
         return replace(
             config,
             max_model_len=self.max_model_len or config.max_model_len,
             max_num_seqs=self.max_num_seqs or config.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens or config.max_num_batched_tokens,
             page_size=page_size,
-            num_pages=max(1, (kv_tokens or config.num_pages * config.page_size) // page_size),
+            num_pages=max(1, tokens * len(windows) // page_size),
             prefix_caching=self.prefix_caching and config.prefix_caching and paging,
             policy=self.policy,
             target_itl_s=self.target_itl_ms / 1000 or config.target_itl_s,
             kv_policy=self.kv_policy,
             batch_policy=self.batch_policy,
             static_padding=self.static_padding,
+            windows=windows,
         )
 
 

@@ -77,7 +77,7 @@ class RegionBuilder(StepBuilder):
             page = table.next_page()
             self._append_slots.append(slot)
             self._append_pages.append(page)
-            self._slots.tail[slot] = page
+            self._slots.set_tail(slot, [page])
         self._slots.capacity[slots] += self._pool.page_size
 
     def copy(self, copies: list[tuple[int, int, int, int]]) -> None:

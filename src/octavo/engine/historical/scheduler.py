@@ -98,7 +98,7 @@ class HistoricalScheduler(Scheduler):
         if region is None:
             return False
         self._copies += [(sequence.slot, *copy) for copy in table.move(region)]
-        self._slots.tail[sequence.slot] = table.pages[-1]
+        self._slots.set_tail(sequence.slot, table.tail)
         return True
 
     def _vacate(self, sequence: Sequence) -> None:
