@@ -3,8 +3,8 @@
     python benchmarks/perplexity.py [--model NAME] [--tokens 20000] [--backend cpu] [--kv-cache-dtypes f16 int8]
 
 All runs score the same tokens (octavo/bench/perplexity.py). By default they are exact mode and default mode, and the
-exit status is 1 if default mode is more than 0.5 % worse. With --kv-cache-dtypes they are default mode over bf16 K and V
-and over each of these types, and the exit status is 1 if one of them is more than 0.3 % worse.
+exit status is 1 if default mode is more than 0.5 % worse. With --kv-cache-dtypes they are default mode over bf16 K and
+V and over each of these types, and the exit status is 1 if one of them is more than 0.3 % worse.
 """
 
 from __future__ import annotations

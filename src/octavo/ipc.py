@@ -74,8 +74,8 @@ class Fetching(msgspec.Struct, frozen=True, array_like=True, tag="fetching"):
 class Ready(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
     """Engine -> front: weights are loaded and a warm-up step has run.
 
-    vocab_size: rows of the embedding. sampling_defaults: the model's own, SamplingParams field -> value, as
-    sampling_source says.
+    vocab_size: rows of the embedding. kv_groups: a token takes a slot of a page in each. sampling_defaults: the model's
+    own, SamplingParams field -> value, as sampling_source says.
     """
 
     generation: int
@@ -88,6 +88,7 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
     facts: dict[str, str]
     sampling_defaults: dict[str, float] = {}
     sampling_source: str = ""
+    kv_groups: int = 1
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):

@@ -98,3 +98,33 @@ def test_no_more_than_is_of_use_and_the_line_says_so() -> None:
     assert choose_sizes(demand(max_num_seqs=8), room(24 << 10)).num_pages == LONGEST_SEQUENCES * 1024
     assert choose_sizes(demand(context=300), room(24 << 10)).num_pages == 256 * 38
     assert choose_sizes(demand(max_model_len=4096), room(24 << 10)).num_pages == 256 * USUAL_TOKENS // 8
+
+
+def test_windows_let_a_pool_hold_longer_sequences() -> None:
+    """A group that sees 512 tokens needs pages for these and a chunk, however long a sequence is."""
+    windowed = demand(context=100_000, windows=(0, 512, 512, 512), chunk=256)
+    sizes, plain = (
+        choose_sizes(windowed, room(1024)),
+        choose_sizes(demand(context=100_000, windows=(0,) * 4), room(1024)),
+    )
+    pages_left = sizes.num_pages - 3 * ((511 + 256 + 6) // 8 + 1)
+    assert sizes.num_pages == plain.num_pages
+    assert sizes.max_model_len == pages_left * 8
+    assert plain.max_model_len == plain.num_pages // 4 * 8
+    assert "in one of 4 groups of layers" in sizes.reason
+
+
+def test_an_explicit_context_with_windows_names_the_largest_that_fits() -> None:
+    fields: dict[str, object] = {"context": 1_000_000, "windows": (0, 512), "chunk": 256}
+    with pytest.raises(SizingError, match=r"max_model_len is 900000.*largest that fits is (\d+)") as caught:
+        choose_sizes(demand(max_model_len=900_000, **fields), room(1024))
+    largest = int(str(caught.value).split("largest that fits is ")[1].split()[0])
+    assert choose_sizes(demand(max_model_len=largest, **fields), room(1024)).max_model_len == largest
+    with pytest.raises(SizingError):
+        choose_sizes(demand(max_model_len=largest + 1, **fields), room(1024))
+
+
+def test_a_model_of_windows_only_needs_little_for_any_context() -> None:
+    sizes = choose_sizes(demand(context=1_000_000, windows=(512,), chunk=256, max_num_seqs=1), room(1024))
+    assert sizes.max_model_len == 1_000_000
+    assert sizes.num_pages == (511 + 256 + 6) // 8 + 1

@@ -123,7 +123,8 @@ def _measure(
     from octavo.runtime.build import build_engine
     from octavo.simulate.machine import RealMachine, VirtualMachine
 
-    engine = build_engine(config)
+    # Comparable: in contiguous memory all layers are one KV group, whatever windows they have.
+    engine = build_engine(replace(config, kv_policy="contiguous"))
     facts = engine.facts
     pages = arguments.kv_sequences * -(-facts.max_model_len // facts.page_size)
     if pages > facts.num_pages:

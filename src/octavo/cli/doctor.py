@@ -180,7 +180,7 @@ def model(config: EngineConfig) -> Finding:
     from octavo.formats.catalogue import cache_folder, find
     from octavo.formats.resolve import comes_from_hub, resolve
     from octavo.models.load import load_model
-    from octavo.runtime.build import kv_spec, sizes_for
+    from octavo.runtime.build import kv_groups_for, sizes_for
 
     entry = find(config.model, "gguf")
     if entry is not None and not entry.cached_path(cache_folder()).is_file():
@@ -190,7 +190,7 @@ def model(config: EngineConfig) -> Finding:
         return Finding("model", f"{config.model} is no path here and not in the catalogue; it would come from the hub")
     try:
         loaded = load_model(resolve(config.model))
-        sizes = sizes_for(loaded, config, kv_spec(loaded.spec, config))
+        sizes = sizes_for(loaded, config, kv_groups_for(loaded.spec, config))
     except ValueError as error:
         return Finding("model", f"{config.model} cannot be served", [str(error)], fatal=True)
     return Finding("model", f"{config.model}: {sizes.reason}; sampling defaults: {_sampling(loaded.defaults, config)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -27,6 +27,7 @@ from octavo.runtime.cgroup import default_threads, memory_room, most_threads
 from octavo.runtime.engine import Engine
 from octavo.runtime.executor import Executor
 from octavo.runtime.facts import EngineFacts, build_identity, fingerprint
+from octavo.runtime.kv_groups import KvGrouping, kv_grouping
 from octavo.runtime.record import RecordingScheduler
 from octavo.runtime.sizing import Demand, Sizes, choose_sizes
 
@@ -63,7 +64,7 @@ def build_engine(
 def engine_for(model: LoadedModel, config: EngineConfig, ended: Callable[[str, str], None]) -> Engine:
     """An engine for a loaded model, not warmed up. `ended(phase, detail)` is called as each phase ends."""
     backend = make_backend(config)
-    kv = kv_spec(model.spec, config)
+    kv = kv_groups_for(model.spec, config)
     sizes = sizes_for(model, config, kv)
     ended("sizes", sizes.reason)
     model = model.for_context(sizes.max_model_len)
@@ -73,17 +74,20 @@ def engine_for(model: LoadedModel, config: EngineConfig, ended: Callable[[str, s
         max_blocks=-(-sizes.max_model_len // config.page_size),
         num_pages=sizes.num_pages,
         vocab=model.spec.vocab,
+        groups=len(kv.groups),
     )
-    plan = make_plan(model, backend, limits, kv)
+    plan = make_plan(model, backend, limits, *kv.groups, places=kv.places)
     facts = _facts(model, config, backend, kv, sizes)
     ended("pack", ", ".join(f"{name} {value}" for name, value in backend.facts.items()))
     processed = config.logprobs_mode == "processed"
     executor = Executor(plan, limits, sizes.max_model_len, model.eos_ids, processed)
-    return Engine(_scheduler(config, sizes, model.eos_ids), executor, facts)
+    return Engine(_scheduler(config, sizes, kv.windows, model.eos_ids), executor, facts)
 
 
-def _scheduler(config: EngineConfig, sizes: Sizes, eos_ids: tuple[int, ...]) -> Scheduler | RecordingScheduler:
-    settings = _scheduler_config(config, sizes, eos_ids)
+def _scheduler(
+    config: EngineConfig, sizes: Sizes, windows: tuple[int, ...], eos_ids: tuple[int, ...]
+) -> Scheduler | RecordingScheduler:
+    settings = _scheduler_config(config, sizes, windows, eos_ids)
     return RecordingScheduler(settings, Path(config.record)) if config.record else make_scheduler(settings)
 
 
@@ -109,29 +113,51 @@ def make_backend(config: EngineConfig) -> Backend:
     return CpuBackend(threads, config.isa, config.activations)
 
 
-def make_plan(model: LoadedModel, backend: Backend, limits: PlanLimits, kv: KvSpec) -> Plan:
-    """The model recorded on `backend`, weights packed."""
-    builder = backend.builder(limits, kv)
-    record(model.spec, model.weights, builder)
+def make_plan(
+    model: LoadedModel,
+    backend: Backend,
+    limits: PlanLimits,
+    *kv: KvSpec,
+    places: Sequence[tuple[int, int]] | None = None,
+) -> Plan:
+    """The model recorded on `backend`, weights packed. kv: the KV groups; places: of each layer, see decoder.record."""
+    builder = backend.builder(limits, *kv)
+    record(model.spec, model.weights, builder, places)
     return builder.finish(release=model.release)
 
 
+def kv_groups_for(spec: DecoderSpec, config: EngineConfig) -> KvGrouping:
+    """The KV groups of a model: one for all layers unless pages are taken one by one. Raises UnsupportedError."""
+    if not _is_paged(config):
+        return KvGrouping((kv_spec(spec, config),), tuple((0, index) for index in range(len(spec.layers))))
+    return kv_grouping(spec, config.page_size, _kv_dtype(config), config.max_model_len or spec.context)
+
+
 def kv_spec(spec: DecoderSpec, config: EngineConfig) -> KvSpec:
-    """The one KV group of a model whose layers store alike. Raises UnsupportedError for others."""
-    shapes = {(layer.mixer.kv_heads, layer.mixer.head_dim) for layer in spec.layers}
-    if len(shapes) != 1:
-        raise UnsupportedError(f"the model's layers store {len(shapes)} different KV shapes; this build supports one")
-    ((kv_heads, head_dim),) = shapes
-    dtype = "bf16" if config.kv_cache_dtype == "auto" else config.kv_cache_dtype
-    return KvSpec(len(spec.layers), kv_heads, head_dim, config.page_size, cast(KvDtype, dtype))
+    """One KV group for all layers of a model, which keep all. Raises UnsupportedError unless they store alike."""
+    groups = kv_grouping(spec, config.page_size, _kv_dtype(config), spec.context, windows=False).groups
+    if len(groups) != 1:
+        raise UnsupportedError(
+            f"the model's layers make {len(groups)} KV groups; with kv_policy {config.kv_policy} and batch_policy "
+            f"{config.batch_policy}, and in measurements of single ops, there can be only one"
+        )
+    return groups[0]
 
 
-def sizes_for(model: LoadedModel, config: EngineConfig, kv: KvSpec) -> Sizes:
+def _kv_dtype(config: EngineConfig) -> KvDtype:
+    return "bf16" if config.kv_cache_dtype == "auto" else cast(KvDtype, config.kv_cache_dtype)
+
+
+def _is_paged(config: EngineConfig) -> bool:
+    return config.kv_policy == "paged" and config.batch_policy == "continuous"
+
+
+def sizes_for(model: LoadedModel, config: EngineConfig, kv: KvGrouping) -> Sizes:
     """What the memory of this process allows. Raises SizingError for explicit sizes that don't fit."""
     return choose_sizes(_demand(model, config, kv), memory_room())
 
 
-def _demand(model: LoadedModel, config: EngineConfig, kv: KvSpec) -> Demand:
+def _demand(model: LoadedModel, config: EngineConfig, kv: KvGrouping) -> Demand:
     return Demand(
         context=model.spec.context,
         page_size=config.page_size,
@@ -140,6 +166,8 @@ def _demand(model: LoadedModel, config: EngineConfig, kv: KvSpec) -> Demand:
         max_num_seqs=config.max_num_seqs,
         max_model_len=config.max_model_len,
         pool_bytes=config.kv_cache_memory_bytes,
+        windows=kv.windows,
+        chunk=config.max_num_batched_tokens,
     )
 
 
@@ -174,8 +202,9 @@ def _ffn_widths(ffn: MLP | MoE, hidden: int) -> int:
     return ffn.routing.used * (3 * ffn.hidden + 2 * hidden) + ffn.routing.experts + shared
 
 
-def _scheduler_config(config: EngineConfig, sizes: Sizes, eos_ids: tuple[int, ...]) -> SchedulerConfig:
-    paging = config.kv_policy == "paged" and config.batch_policy == "continuous"
+def _scheduler_config(
+    config: EngineConfig, sizes: Sizes, windows: tuple[int, ...], eos_ids: tuple[int, ...]
+) -> SchedulerConfig:
     return SchedulerConfig(
         max_model_len=sizes.max_model_len,
         max_num_seqs=config.max_num_seqs,
@@ -183,16 +212,18 @@ def _scheduler_config(config: EngineConfig, sizes: Sizes, eos_ids: tuple[int, ..
         page_size=config.page_size,
         num_pages=sizes.num_pages,
         eos_ids=frozenset(eos_ids),
-        prefix_caching=config.prefix_caching and paging,
+        prefix_caching=config.prefix_caching and _is_paged(config),
         policy=config.scheduling_policy,
         target_itl_s=config.target_itl_ms / 1000,
         kv_policy=config.kv_policy,
         batch_policy=config.batch_policy,
         static_padding=config.static_padding,
+        windows=windows,
     )
 
 
-def _facts(model: LoadedModel, config: EngineConfig, backend: Backend, kv: KvSpec, sizes: Sizes) -> EngineFacts:
+def _facts(model: LoadedModel, config: EngineConfig, backend: Backend, kv: KvGrouping, sizes: Sizes) -> EngineFacts:
+    dtype = kv.groups[0].dtype
     return EngineFacts(
         vocab=model.spec.vocab,
         eos_ids=model.eos_ids,
@@ -201,16 +232,17 @@ def _facts(model: LoadedModel, config: EngineConfig, backend: Backend, kv: KvSpe
         num_pages=sizes.num_pages,
         page_size=config.page_size,
         kv_bytes_per_token=kv.bytes_per_token,
-        kv_dtype=kv.dtype,
-        fingerprint=fingerprint(build_identity(), model.identity, kv.dtype, backend.facts),
-        texts={**backend.facts, "kv": kv.dtype, "architecture": model.spec.architecture, "sizes": sizes.reason},
+        kv_dtype=dtype,
+        kv_groups=len(kv.groups),
+        fingerprint=fingerprint(build_identity(), model.identity, dtype, backend.facts),
+        texts={**backend.facts, "kv": dtype, "architecture": model.spec.architecture, "sizes": sizes.reason},
     )
 
 
 def _warm_up(executor: Executor, count: int, page_size: int) -> None:
     """One prefill of `count` tokens and a draw, through slot 0 and the first pages: the first request then finds code
     and weights in memory. Nobody holds those pages, so what it leaves there is never read."""
-    pages = np.arange(-(-count // page_size), dtype=np.int32)
+    pages = np.arange(-(-count // page_size) * executor.groups, dtype=np.int32)
     none = np.empty(0, np.int32)
     start = SequenceStart(0, np.zeros(count, np.int32), count, pages, SamplingParams(), seed=0, choice=0)
     step = Step(

@@ -114,6 +114,7 @@ class Engine:
             page_size=facts.page_size,
             kv_bytes_per_token=facts.kv_bytes_per_token,
             fingerprint=facts.fingerprint,
+            kv_groups=facts.kv_groups,
             facts=facts.texts,
             sampling_defaults=facts.defaults.given,
             sampling_source=facts.defaults.source,

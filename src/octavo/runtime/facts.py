@@ -13,7 +13,10 @@ from octavo.models.defaults import SamplingDefaults
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """fingerprint: equal ones give equal tokens for equal requests. texts: for logs and `octavo doctor`."""
+    """fingerprint: equal ones give equal tokens for equal requests. texts: for logs and `octavo doctor`.
+
+    kv_bytes_per_token: in all layers. kv_groups: a token takes a slot of a page in each.
+    """
 
     vocab: int
     eos_ids: tuple[int, ...]
@@ -24,6 +27,7 @@ class EngineFacts:
     kv_bytes_per_token: int
     kv_dtype: str
     fingerprint: str
+    kv_groups: int = 1
     texts: dict[str, str] = field(default_factory=dict)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from octavo.engine.groups import KvGroups
 from octavo.runtime.cgroup import Room
 
 #: Share of the room left after weights and workspace that the pool takes unless told otherwise: the front process, the
@@ -25,8 +26,9 @@ class SizingError(ValueError):
 class Demand:
     """What is asked for, and what is known about the model.
 
-    context: tokens the model was trained for. page_bytes: K and V of page_size tokens in all layers. fixed_bytes:
-    weights still to be packed and workspace. max_model_len and pool_bytes are the user's, or None.
+    context: tokens the model was trained for. page_bytes: of a page. fixed_bytes: weights still to be packed and
+    workspace. windows, chunk: of the KV groups (engine/groups.py), in each of which a token takes a slot.
+    max_model_len and pool_bytes are the user's, or None.
     """
 
     context: int
@@ -36,6 +38,16 @@ class Demand:
     max_num_seqs: int
     max_model_len: int | None = None
     pool_bytes: int | None = None
+    windows: tuple[int, ...] = (0,)
+    chunk: int = 1
+
+    @property
+    def groups(self) -> KvGroups:
+        return KvGroups(self.page_size, self.windows, self.chunk)
+
+    def longest(self, pages: int) -> int:
+        """Tokens of the longest sequence that so many pages hold."""
+        return self.groups.longest(pages, self.context)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +65,12 @@ def choose_sizes(demand: Demand, room: Room) -> Sizes:
     left = room.bytes - demand.fixed_bytes
     wanted_len = _explicit_len(demand)
     pages = _pool_pages(demand, left, page_bytes, room, wanted_len)
-    capacity = pages * demand.page_size
+    capacity = demand.longest(pages)
     if demand.max_model_len is not None and demand.max_model_len > capacity:
         raise SizingError(
             f"max_model_len is {demand.max_model_len} tokens; the pool of {_mib(pages * page_bytes)} holds a sequence "
             f"of at most {capacity}. Lower --max-model-len, or raise --kv-cache-memory-bytes to "
-            f"{-(-demand.max_model_len // demand.page_size) * page_bytes}"
+            f"{demand.groups.pages_for(demand.max_model_len) * page_bytes}"
         )
     max_model_len = min(wanted_len, capacity)
     return Sizes(pages, max_model_len, _reason(demand, room, pages, page_bytes, max_model_len))
@@ -88,14 +100,14 @@ def _pool_pages(demand: Demand, left: int, page_bytes: int, room: Room, wanted_l
         if pages < 1:
             raise SizingError(f"kv_cache_memory_bytes is {demand.pool_bytes}; one page takes {page_bytes} bytes")
         return pages
-    pages_per_seq = -(-wanted_len // demand.page_size)
+    pages_per_seq = demand.groups.pages_for(wanted_len)
     pages = min(int(max(0, left) * POOL_SHARE) // page_bytes, _useful_pages(demand, wanted_len))
     if demand.max_model_len is not None and pages < pages_per_seq <= fitting:
         return pages_per_seq  # the user's context comes before our reserve
     if demand.max_model_len is not None and pages_per_seq > fitting:
         raise SizingError(
             f"max_model_len is {demand.max_model_len} tokens, whose KV takes {_mib(pages_per_seq * page_bytes)}; the "
-            f"largest that fits is {fitting * demand.page_size} ({room.source}: {_mib(room.bytes)}, of which weights "
+            f"largest that fits is {demand.longest(fitting)} ({room.source}: {_mib(room.bytes)}, of which weights "
             f"and workspace take {_mib(demand.fixed_bytes)})"
         )
     if pages < 1:
@@ -108,20 +120,23 @@ def _pool_pages(demand: Demand, left: int, page_bytes: int, room: Room, wanted_l
 
 def _useful_pages(demand: Demand, wanted_len: int) -> int:
     """What `max_num_seqs` sequences of usual length need, or a few of the longest; never more than all can fill."""
-    usual = demand.max_num_seqs * -(-min(USUAL_TOKENS, wanted_len) // demand.page_size)
-    longest = min(LONGEST_SEQUENCES, demand.max_num_seqs) * -(-wanted_len // demand.page_size)
+    groups = demand.groups
+    usual = demand.max_num_seqs * groups.pages_for(min(USUAL_TOKENS, wanted_len))
+    longest = min(LONGEST_SEQUENCES, demand.max_num_seqs) * groups.pages_for(wanted_len)
     return max(usual, longest)
 
 
 def _reason(demand: Demand, room: Room, pages: int, page_bytes: int, max_model_len: int) -> str:
     """One line: model maximum, chosen value, why, and the flag that changes it."""
-    pool = f"{pages} pages of {demand.page_size} tokens ({_mib(pages * page_bytes)})"
+    groups = demand.groups.count
+    pool = f"{pages} pages of {demand.page_size} tokens"
+    pool += f" in one of {groups} groups of layers" if groups > 1 else ""
+    pool += f" ({_mib(pages * page_bytes)})"
     if demand.pool_bytes is not None:
         pool += " as kv_cache_memory_bytes asks"
     elif pages == _useful_pages(demand, max_model_len):
-        pool += (
-            f", enough for {demand.max_num_seqs} sequences of {pages * demand.page_size // demand.max_num_seqs} tokens"
-        )
+        tokens = pages * demand.page_size // (groups * demand.max_num_seqs)
+        pool += f", enough for {demand.max_num_seqs} sequences of {tokens} tokens"
         pool += f" (of {_mib(room.bytes)}, {room.source}; change with --kv-cache-memory-bytes)"
     else:
         pool += f" from {_mib(room.bytes)}, {room.source} (change with --kv-cache-memory-bytes)"

@@ -141,7 +141,7 @@ class Metrics:
         assert ready is not None
         return (
             ("block_size", str(ready.page_size)),
-            ("num_gpu_blocks", str(ready.num_pages)),
+            ("num_gpu_blocks", str(ready.num_pages // ready.kv_groups)),
             ("kv_bytes_per_token", str(ready.kv_bytes_per_token)),
             *sorted((name, value) for name, value in ready.facts.items() if len(value) <= MAX_LABEL_CHARS),
         )

@@ -61,11 +61,12 @@ def grid(max_seqs: int, max_tokens: int, max_len: int) -> list[Point]:
     ]
 
 
-def step_of(point: Point, page_size: int, num_pages: int, first: bool) -> Step | None:
-    """The step; `first` gives the slots their tokens and pages. None when the pages are too few."""
+def step_of(point: Point, page_size: int, num_pages: int, first: bool, groups: int = 1) -> Step | None:
+    """The step; `first` gives the slots their tokens and pages, in each of so many KV groups. None when the pages are
+    too few."""
     count, length = point.sequences, point.start + point.tokens
-    blocks = -(-length // page_size)
-    if count * blocks > num_pages:
+    pages = -(-length // page_size) * groups
+    if count * pages > num_pages:
         return None
     none = np.empty(0, np.int32)
     starts = tuple(
@@ -73,7 +74,7 @@ def step_of(point: Point, page_size: int, num_pages: int, first: bool) -> Step |
             slot=slot,
             tokens=np.full(length, 1, np.int32),
             prompt_len=length,
-            pages=np.arange(slot * blocks, (slot + 1) * blocks, dtype=np.int32),
+            pages=np.arange(slot * pages, (slot + 1) * pages, dtype=np.int32),
             params=SamplingParams(temperature=0.0),
             seed=0,
             choice=0,
@@ -112,8 +113,8 @@ def measure(
     times: dict[Point, list[float]] = {point: [] for point in points}
     for done, point in enumerate(list(points) * rounds):
         on_progress(done, rounds * len(points))
-        first = step_of(point, page_size, num_pages, first=True)
-        again = step_of(point, page_size, num_pages, first=False)
+        first = step_of(point, page_size, num_pages, first=True, groups=executor.groups)
+        again = step_of(point, page_size, num_pages, first=False, groups=executor.groups)
         if first is None or again is None:
             continue
         executor.submit(first).result()

@@ -90,6 +90,8 @@ class VirtualMachine:
 class Executor(Protocol):
     """runtime.executor.Executor, as far as it is used here."""
 
+    groups: int
+
     def submit(self, step: Step) -> ResultHandle: ...
 
 

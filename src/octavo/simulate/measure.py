@@ -45,7 +45,7 @@ def calibrate(
         loop=loop,
         spread=spread_of(measured),
         page_size=facts.page_size,
-        num_pages=facts.num_pages,
+        num_pages=facts.num_pages // facts.kv_groups,
         max_model_len=facts.max_model_len,
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
