@@ -223,3 +223,20 @@ def test_a_pool_too_small_for_the_longest_sequence_is_refused() -> None:
         config(windows=(0, 8), kv_policy="contiguous", prefix_caching=False)
     with pytest.raises(ValueError, match="none negative"):
         config(windows=())
+
+
+def test_a_step_ahead_waits_for_pages_instead_of_preempting() -> None:
+    """A step under way holds a window and its chunk; only its result gives back what the next step needs."""
+    driver = Driver(config(windows=(1,), num_pages=1, max_model_len=48, max_num_batched_tokens=7))
+    driver.scheduler.add(request(1, PROMPT[:21], 4))
+    flights = []
+    for _ in range(200):
+        step = driver.scheduler.schedule(0.0) if len(flights) < 2 else None
+        if step is not None:
+            flights.append((step, driver.executor.execute(step)))
+        elif flights:
+            driver.scheduler.apply(*flights.pop(0), 0.0)
+            driver.scheduler.check()
+    assert not driver.scheduler.has_work
+    assert driver.scheduler.stats().generated_tokens == 4
+    assert driver.scheduler.stats().preemptions == 0

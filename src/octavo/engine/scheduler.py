@@ -106,6 +106,8 @@ class Scheduler:
         self.pool.now = self._step_id
         if self._sharing:
             self._sharing.wake_overdue(self._step_id)
+        if self._flights and self.pool.groups.sliding and self._short_of_pages():
+            return None  # what is under way gives pages back; to preempt for want of those could go on for ever
         shortage = self._make_room()
         self._admission.adapt(shortage)
         builder = self._fill(shortage)
@@ -177,10 +179,14 @@ class Scheduler:
 
         True if that was necessary; then nobody should be admitted to the step.
         """
-        before, pool = self._counters.preemptions, self.pool
-        while pool.available < self._slots.count * pool.num_groups and self._pages_wanted() > pool.available:
+        before = self._counters.preemptions
+        while self._short_of_pages():
             self._preempt(self._slots.running()[-1])
         return self._counters.preemptions > before
+
+    def _short_of_pages(self) -> bool:
+        pool = self.pool
+        return pool.available < self._slots.count * pool.num_groups and self._pages_wanted() > pool.available
 
     def _pages_wanted(self) -> int:
         to_feed = self._slots.to_feed()
