@@ -61,7 +61,11 @@ def old_cpu(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (("--threads", "999"), LATER, "threads is 999; it must be at most"),
         (("--isa", "avx512"), LATER, "ISA level 'avx512': this CPU or operating system does not support"),
         (("--isa", "pentium"), FLAG, "--isa is 'pentium'; it must be one of generic, avx2, avx512, avx512_bf16"),
-        (("--kv-cache-dtype", "int8"), FLAG, "--kv-cache-dtype is 'int8'; it must be one of auto, f32, bf16"),
+        (
+            ("--kv-cache-dtype", "int4"),
+            FLAG,
+            "--kv-cache-dtype is 'int4'; it must be one of auto, f32, bf16, f16, int8",
+        ),
         (("--activations", "int8"), LATER, "with activations int8: this weight format can't be multiplied"),
     ],
     ids=lambda value: "=".join(value)[2:] if isinstance(value, tuple) else "",

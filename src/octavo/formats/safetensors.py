@@ -77,7 +77,8 @@ class SafetensorsFile:
                 f"tensor {name} has type {info.dtype}, which is not supported; supported are {', '.join(_SUPPORTED)}",
             )
         rows = prod(info.shape[:-1])
-        data = np.frombuffer(self._raw, np.uint8, info.nbytes, info.offset).reshape(rows, -1)
+        row_bytes = info.nbytes // rows if rows else 0
+        data = np.frombuffer(self._raw, np.uint8, info.nbytes, info.offset).reshape(rows, row_bytes)
         return Tensor(name, TensorType[info.dtype], info.shape, data)
 
     def array(self, name: str) -> npt.NDArray[Any]:
