@@ -157,6 +157,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         if len(self.flights) == self.depth:
             self.apply()
         before = {s: s.rank for s in self.scheduler._slots.running()}
+        probe = self.scheduler._cost.probe_due  # a step of decodes only, for its duration: prefill waits for the next
         step = self.scheduler.schedule(self.now_s)
         if step is None:
             assert self.flights or not self.scheduler.has_work, "work is left but nothing is scheduled"
@@ -164,7 +165,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         kept = {s: s.rank for s in self.scheduler._slots.running() if s in before}
         lost = [rank for s, rank in before.items() if s not in kept]
         assert not lost or (kept and min(lost) > max(kept.values())), "one earlier in rank was preempted"
-        if not self.flights and kept:
+        if not self.flights and kept and not probe:
             first = min(kept, key=lambda s: s.rank)
             assert first.slot in step.slots, "the first in rank does not progress"
         self.flights.append((step, self.executor.execute(step)))

@@ -231,3 +231,12 @@ def test_what_if_there_were_no_windows(tmp_path: Path) -> None:
     assert (changed.windows, changed.num_pages) == ((0,), 128)
     assert EngineChoice().change(segment.config, None).num_pages == 256
     assert EngineChoice().change(segment.config, 4000).num_pages == 2000
+
+
+def test_what_if_keeps_every_page_of_a_recording_with_windows() -> None:
+    recorded = config(page_size=16, num_pages=2533, windows=(0, 64, 64, 64, 64, 64))
+    assert EngineChoice().change(recorded, None).num_pages == 2533
+    assert EngineChoice(page_size=8).change(recorded, None).num_pages == 5066
+    assert EngineChoice().change(recorded, 1600).num_pages == 600
+    static = EngineChoice(batch_policy="static", prefix_caching=False).change(recorded, None)
+    assert (static.windows, static.num_pages) == ((0,), 2533 * 16 // 6 // 16)

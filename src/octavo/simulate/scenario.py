@@ -43,14 +43,18 @@ class EngineChoice:
         page_size = self.page_size or config.page_size
         paging = self.kv_policy == "paged" and self.batch_policy == "continuous"
         windows = config.windows if paging else (0,)  # else all layers are one group that keeps everything
-        tokens = kv_tokens or config.num_pages * config.page_size // len(config.windows)
+        slots = config.num_pages * config.page_size  # in all groups
+        if kv_tokens is not None:
+            slots = kv_tokens * len(windows)
+        elif windows != config.windows:
+            slots //= len(config.windows)
         return replace(
             config,
             max_model_len=self.max_model_len or config.max_model_len,
             max_num_seqs=self.max_num_seqs or config.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens or config.max_num_batched_tokens,
             page_size=page_size,
-            num_pages=max(1, tokens * len(windows) // page_size),
+            num_pages=max(1, slots // page_size),
             prefix_caching=self.prefix_caching and config.prefix_caching and paging,
             policy=self.policy,
             target_itl_s=self.target_itl_ms / 1000 or config.target_itl_s,
