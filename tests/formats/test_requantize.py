@@ -54,6 +54,47 @@ def requantized(file: GgufFile, target: Path, mix: Mix, again: bool = False) -> 
     return requantize(GgufSource(file), target, mix, again)
 
 
+def test_what_is_kept_survives_that_its_source_gives_memory_back(tmp_path: Path) -> None:
+    class Vanishing(GgufSource):
+        """As a folder of quantised modules: what is released is zeros."""
+
+        def __init__(self, file: GgufFile) -> None:
+            super().__init__(file)
+            self._made: dict[str, Tensor] = {}
+            self.tensor = self._make
+            self.release = self._vanish
+
+        def _make(self, name: str) -> Tensor:
+            if name not in self._made:
+                stored = file.tensor(name)
+                self._made[name] = Tensor(name, stored.type, stored.shape, stored.data.copy())
+            return self._made[name]
+
+        def _vanish(self, name: str) -> None:
+            self._made.pop(name).data[:] = 0
+
+    file = source(tmp_path)
+    requantize(Vanishing(file), tmp_path / "q.gguf", "Q8_0")
+    read = GgufFile.open(tmp_path / "q.gguf")
+    for layer in range(LAYERS):
+        for name in (f"blk.{layer}.attn_norm.weight", f"blk.{layer}.ffn_gate_inp.weight"):
+            np.testing.assert_array_equal(read.tensor(name).data, file.tensor(name).data)
+
+
+def test_a_file_that_fails_its_check_leaves_what_was_there(tmp_path: Path) -> None:
+    target = tmp_path / "q.gguf"
+    target.write_bytes(b"before")
+
+    def refuse(path: Path) -> None:
+        assert GgufFile.open(path).names
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        requantize(GgufSource(source(tmp_path)), target, "Q8_0", check=refuse)
+    assert target.read_bytes() == b"before"
+    assert {path.name for path in tmp_path.iterdir()} == {"source.gguf", "q.gguf"}
+
+
 def types_of(file: GgufFile, pattern: str) -> list[str]:
     return [file.infos[pattern.format(layer)].type.name for layer in range(LAYERS)]
 

@@ -75,8 +75,9 @@ def log_likelihoods(config: EngineConfig, tokens: Tokens) -> Iterator[npt.NDArra
     plan = make_plan(model, make_backend(config), limits, kv)
     for slot in range(CHUNK_TOKENS):  # a slot may have one output row in a step
         plan.set_slot(slot, SlotParams(seed=0, temperature=0.0), tokens[:1], 1)
-    for start in range(0, len(tokens) - 1, WINDOW_TOKENS):
-        yield _score_window(plan, limits, tokens[start : start + WINDOW_TOKENS])
+    window = min(WINDOW_TOKENS, model.spec.context)
+    for start in range(0, len(tokens) - 1, window):
+        yield _score_window(plan, limits, tokens[start : start + window])
 
 
 def _score_window(plan: Plan, limits: PlanLimits, window: Tokens) -> npt.NDArray[np.float64]:

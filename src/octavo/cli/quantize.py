@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,18 +38,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from octavo.formats.gguf_split import part_of, part_paths
     from octavo.formats.resolve import resolve
+    from octavo.text.gguf_export import check_same_tokens
 
     _check(arguments)
     bar = Bar()
     try:
         files = resolve(arguments.model, bar.show)
-        if arguments.to.exists() and arguments.to.samefile(files.path):
+        paths = part_paths(files.path) if part_of(files.path) else [files.path]
+        if arguments.to.exists() and any(path.exists() and arguments.to.samefile(path) for path in paths):
             raise ValueError(f"{arguments.to} is the model itself; name another file.")
         source = _source(files)
-        report = requantize(source, arguments.to, arguments.mix, arguments.again, bar.show)
-        if files.kind == "safetensors":
-            _check_tokens(files, arguments.to)
+        check = partial(check_same_tokens, files) if files.kind == "safetensors" else None
+        report = requantize(source, arguments.to, arguments.mix, arguments.again, bar.show, check)
     finally:
         bar.end()
     print(table(report))
@@ -89,18 +92,6 @@ def _source(files: ModelFiles) -> Source:
     draft.metadata["general.name"] = files.name
     draft.metadata.update(tokenizer_metadata(files, draft.vocab))
     return draft
-
-
-def _check_tokens(files: ModelFiles, target: Path) -> None:
-    """A file whose tokenizer differs is removed again."""
-    from octavo.formats.errors import ModelFileError
-    from octavo.text.gguf_export import check_same_tokens
-
-    try:
-        check_same_tokens(files, target)
-    except ModelFileError:
-        target.unlink()
-        raise
 
 
 def _perplexity(before: str, after: str, text: str, count: int) -> str:

@@ -38,14 +38,21 @@ class LaterTensor:
         return prod(self.shape[:-1]) * row_bytes(self.type, self.shape[-1])
 
 
+Check = Callable[[Path], None]
+
+
 def write_gguf(
-    path: str | os.PathLike[str], metadata: Mapping[str, MetadataValue], tensors: Iterable[Tensor | LaterTensor]
+    path: str | os.PathLike[str],
+    metadata: Mapping[str, MetadataValue],
+    tensors: Iterable[Tensor | LaterTensor],
+    check: Check | None = None,
 ) -> None:
     """Write a file that GgufFile.open reads back; it appears under its name only when it is whole.
 
     Python integers become uint32 (int32 if negative, 64 bits if they need it) and floats float32; numpy scalars and
     arrays keep their own type; bytes are a type and value as Metadata.encoded has them. Tensor data is written as it
-    is, in the given order, at the default alignment.
+    is, in the given order, at the default alignment. check: called with the whole file while it still has another name;
+    what it raises leaves nothing behind, and a file that had this name as it was.
     """
     target = Path(path)
     part = target.with_name(target.name + ".part")
@@ -69,6 +76,8 @@ def write_gguf(
                 file.write(bytes(_padded(size) - size))
             file.flush()
             os.fsync(file.fileno())
+        if check is not None:
+            check(part)
         os.replace(part, target)
     except BaseException:
         part.unlink(missing_ok=True)

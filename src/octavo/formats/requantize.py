@@ -16,7 +16,7 @@ from octavo.formats.blocks import dequantize_rows, quantize, row_bytes
 from octavo.formats.errors import ModelFileError
 from octavo.formats.ggml_types import BY_TENSOR_TYPE, is_quantised
 from octavo.formats.gguf import GgufFile
-from octavo.formats.gguf_write import LaterTensor, MetadataValue, write_gguf
+from octavo.formats.gguf_write import Check, LaterTensor, MetadataValue, write_gguf
 from octavo.formats.tensor import Tensor, TensorType
 
 #: A mix has one format for most matrices and better ones for those that need it.
@@ -106,11 +106,18 @@ class _Stored:
         return cls(tensor.name, tensor.type, tensor.shape, tensor.data.nbytes)
 
 
-def requantize(source: Source, target: Path, mix: Mix, again: bool = False, progress: Progress | None = None) -> Report:
+def requantize(
+    source: Source,
+    target: Path,
+    mix: Mix,
+    again: bool = False,
+    progress: Progress | None = None,
+    check: Check | None = None,
+) -> Report:
     """Write `source` to `target` with its matrices in `mix`; vectors and metadata are kept.
 
-    again: also round matrices that were rounded before. Raises ModelFileError for a model that holds such ones without
-    it, or nothing to quantise.
+    again: also round matrices that were rounded before. check: as write_gguf has it. Raises ModelFileError for a model
+    that holds such ones without `again`, or nothing to quantise.
     """
     stored = [_Stored.of(source.tensor(name)) for name in source.names]
     chosen = [(tensor, _chosen(source, tensor, mix)) for tensor in stored]
@@ -123,7 +130,7 @@ def requantize(source: Source, target: Path, mix: Mix, again: bool = False, prog
             source.path, f"is quantised already ({names}); rounding it again loses more, --again does it all the same"
         )
     encoding = _Encoding(source, sum(tensor.nbytes for tensor in stored), progress)
-    write_gguf(target, {**source.metadata, **_of_mix(mix)}, [encoding.tensor(*one) for one in chosen])
+    write_gguf(target, {**source.metadata, **_of_mix(mix)}, [encoding.tensor(*one) for one in chosen], check)
     return encoding.report
 
 
@@ -190,7 +197,8 @@ class _Encoding:
     def _make(self, name: str, type_: TensorType | None) -> npt.NDArray[np.uint8]:
         stored = self._source.tensor(name)
         of_format = self.report.formats.setdefault(type_ or stored.type, FormatError())
-        data = np.ascontiguousarray(stored.data) if type_ is None else self._encoded(stored, type_, of_format)
+        # A copy: what the source releases may be gone before the file is written.
+        data = np.array(stored.data) if type_ is None else self._encoded(stored, type_, of_format)
         of_format.tensors += 1
         of_format.nbytes += data.nbytes
         self._source.release(stored.name)

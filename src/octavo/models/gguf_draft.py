@@ -98,11 +98,6 @@ def draft_gguf(files: ModelFiles) -> GgufDraft:
     return draft
 
 
-def _as_written(value: MetadataValue) -> MetadataValue:
-    """As a reader sees it: floats are written as f32."""
-    return float(np.float32(value)) if isinstance(value, float) else value
-
-
 def _interleaved(rope: Rope | None) -> bool:
     return rope is not None and rope.interleaved
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,14 @@ from octavo.formats.errors import ModelFileError
 from octavo.formats.gguf_write import MetadataValue
 from octavo.formats.model_files import ModelFiles
 from octavo.formats.safetensors import read_json
+from octavo.models.defaults import TURN_ENDS, end_ids_from_folder
 from octavo.text.gguf_vocabulary import CONTROL, NORMAL, UNUSED, USER_DEFINED
 from octavo.text.pretokenizers import PRE_TOKENIZERS, PreTokenizer
 from octavo.text.template_source import find_template
 from octavo.text.tokenizer import Tokenizer
 
 _MAX_JSON_BYTES = 64 << 20
+_END_KEYS = ("tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")
 
 #: Texts whose pieces tell the ways to cut apart. Characters on which GGUF's names are coarser than authors' rules
 #: (pretokenizers.py) are not among them.
@@ -61,10 +63,23 @@ def tokenizer_metadata(files: ModelFiles, size: int) -> dict[str, MetadataValue]
     for name, token in (("bos", vocabulary.bos_id), ("eos", vocabulary.eos_id)):
         if token is not None:
             metadata[f"tokenizer.ggml.{name}_token_id"] = token
+    metadata.update(_other_ends(files, texts, vocabulary.eos_id))
     template = find_template(files)
     if template is not None:
         metadata["tokenizer.chat_template"] = template.text
     return metadata
+
+
+def _other_ends(files: ModelFiles, texts: Sequence[str], eos_id: int | None) -> dict[str, MetadataValue]:
+    """Ids that end an answer besides eos and those whose texts tell: GGUF has keys for two of them."""
+    known = {eos_id, *(index for index, text in enumerate(texts) if text in TURN_ENDS)}
+    ends = end_ids_from_folder(files.path, read_json(files.path / "config.json", _MAX_JSON_BYTES))
+    others = [index for index in ends if index not in known]
+    if len(others) > len(_END_KEYS):
+        raise ModelFileError(
+            files.path, f"has {len(others)} more tokens that end an answer; GGUF has keys for {len(_END_KEYS)}"
+        )
+    return dict(zip(_END_KEYS, others, strict=False))
 
 
 def check_same_tokens(source: ModelFiles, target: Path) -> None:
@@ -99,6 +114,8 @@ def _tokens(description: Mapping[str, Any], model: Mapping[str, Any], size: int)
 def _pre_tokenizer_name(path: Path, whole_words: bool) -> str:
     """The first of GGUF's names that cuts the probes as tokenizer.json does."""
     stored = tokenizers.Tokenizer.from_file(str(path))
+    if stored.pre_tokenizer is None:
+        raise ModelFileError(path, "has no pre_tokenizer; octavo quantize writes byte-level BPE vocabularies only")
     wanted = [_pieces(stored.pre_tokenizer, text, stored.normalizer) for text in PROBES]
     tried: dict[PreTokenizer, str] = {}
     for name, rule in PRE_TOKENIZERS.items():
