@@ -224,7 +224,8 @@ def test_any_shape_and_type_of_a_part_is_read_or_refused(data: st.DataObject) ->
     part = data.draw(st.sampled_from(sorted(parts)))
     dtype = data.draw(st.sampled_from([parts[part][0], *_DTYPES]))
     shape = data.draw(st.lists(st.sampled_from([0, 1, 2, 5, 8, 40, 64]), max_size=3))
-    array = np.full(shape, data.draw(st.integers(-3, 127)), _DTYPES.get(dtype, np.uint8))
+    stored = np.dtype(_DTYPES.get(dtype, np.uint8))
+    array = np.full(shape, data.draw(st.integers(0 if stored.kind == "u" else -3, 127)), stored)
     with TemporaryDirectory() as folder:
         found = opened(Path(folder), {**parts, part: (dtype, array)}, layout.config)
         for name in found.names:

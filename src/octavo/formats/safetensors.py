@@ -28,6 +28,7 @@ MAX_HEADER_BYTES = 16 << 20
 MAX_INDEX_BYTES = 16 << 20
 MAX_SHARDS = 1024
 MAX_DIMS = 8
+MAX_SIZE = 1 << 40  # of one dimension; products of two still fit 64 bits beside a size of 0
 
 _SUPPORTED = ("F32", "F16", "BF16")
 #: Types that quantised weights are made of; bf16 and fp8 as their bits.
@@ -232,6 +233,8 @@ def _read_info(path: Path, name: str, entry: object, data_start: int, size: int)
     nbytes = prod(shape) * _BITS[dtype] // 8
     if end - begin != nbytes:
         fail(f"has {end - begin} bytes; type {dtype} and shape {shape} need {nbytes}")
+    if max(shape, default=0) > MAX_SIZE:
+        fail(f"has shape {shape!r}; the largest size is {MAX_SIZE}")
     return TensorInfo(name, dtype, tuple(shape), data_start + begin, nbytes)
 
 

@@ -19,6 +19,7 @@ from octavo.formats.tensor import TensorType
 Bytes = npt.NDArray[np.uint8]
 
 _NAN = 0x7F
+_LARGEST_SCALE = 1e35  # times 448, the largest value, stays a bf16
 
 
 def e4m3_values() -> Floats:
@@ -86,6 +87,8 @@ def fp8(parts: Parts, block: tuple[int, int] | None) -> Fp8Matrix:
         raise parts.error(
             part, f"has shape {list(scales.shape)}; expected are one scale, one a row, or blocks: {expected}"
         )
+    if np.abs(scales).max() > _LARGEST_SCALE:
+        raise parts.error(part, f"holds a scale of {np.abs(scales).max():g}; the limit is {_LARGEST_SCALE:g}")
     if ((bits & _NAN) == _NAN).any():
         raise parts.error("weight", "holds a number that is not finite")
     return Fp8Matrix(bits, scales, block)

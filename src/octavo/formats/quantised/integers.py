@@ -78,7 +78,7 @@ def packed(parts: Parts) -> GroupMatrix:
     bits = next((n for n in (4, 8) if (rows, -(-width * n // _WORD_BITS)) == words.shape), 0)
     if not bits:
         raise parts.error(
-            "weight_packed", f"has shape {list(words.shape)}, which {said.tolist()} codes of 4 or 8 bits don't fill"
+            "weight_packed", f"has shape {list(words.shape)}, which {[rows, width]} codes of 4 or 8 bits don't fill"
         )
     scales = parts.floats("weight_scale")
     group, groups = _groups_of_scales(parts, scales, rows, width)
@@ -163,8 +163,11 @@ def _order(parts: Parts, part: str, width: int, group: int) -> Ints | None:
     """
     if part not in parts:
         return None
-    group_of, neighbours = parts.array(part, "I32", 1), np.arange(width) // group
-    if np.array_equal(group_of, neighbours) or (len(group_of) == width and (group_of == -1).all()):
+    group_of = parts.array(part, "I32", 1)
+    if len(group_of) != width:
+        raise parts.error(part, f"has {len(group_of)} entries; its module has {width} inputs")
+    neighbours = np.arange(width) // group
+    if np.array_equal(group_of, neighbours) or (group_of == -1).all():
         return None
     order = np.argsort(group_of, kind="stable").astype(np.int32)
     if not np.array_equal(group_of[order], neighbours):

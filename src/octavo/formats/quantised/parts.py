@@ -33,6 +33,8 @@ class Parts:
         """A view of a part, of that type and number of dimensions. Raises ModelFileError."""
         name = f"{self.module}.{part}"
         info = self._folder.info(name)
+        if not info.nbytes:
+            raise self.error(part, f"has shape {list(info.shape)}; it must not be empty")
         if info.dtype != dtype or len(info.shape) != dims:
             raise self.error(
                 part, f"has type {info.dtype} and shape {list(info.shape)}; expected are {dtype} and {dims} dimensions"
@@ -43,6 +45,8 @@ class Parts:
         """A part of type F32, F16 or BF16 as float32; all finite. Raises ModelFileError."""
         name = f"{self.module}.{part}"
         stored, dtype = self._folder.array(name), self._folder.info(name).dtype
+        if not stored.size:
+            raise self.error(part, f"has shape {list(stored.shape)}; it must not be empty")
         if dtype not in ("F32", "F16", "BF16"):
             raise self.error(part, f"has type {dtype}; scales must be F32, F16 or BF16")
         values = bf16_to_f32(stored) if dtype == "BF16" else stored.astype(np.float32)

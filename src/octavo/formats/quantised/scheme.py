@@ -49,7 +49,7 @@ def kinds(path: Path, config: Mapping[str, Any]) -> tuple[Kind, ...]:
         return ()
     method = fields.value("quant_method", None)
     readers = {"gptq": _gptq, "awq": _awq, "compressed-tensors": _compressed, "fp8": _fp8}
-    if method not in readers:
+    if not isinstance(method, str) or method not in readers:
         raise fields.error("quant_method", method, _SUPPORTED)
     return readers[method](fields)
 
@@ -59,7 +59,7 @@ class _Said:
 
     def __init__(self, path: Path, within: str, said: object) -> None:
         if not isinstance(said, dict):
-            raise ModelFileError(path, f"{within} is {said!r}; it must be an object")
+            raise ModelFileError(path, f"{within} is {_shown(said)}; it must be an object")
         self._path = path
         self._within = f"{within}: " if within else ""
         self._said: dict[str, Any] = said
@@ -80,15 +80,18 @@ class _Said:
             raise self.error(name, self._said[name], "none")
 
     def error(self, name: str, value: object, supported: str) -> ModelFileError:
-        shown = repr(value)
-        shown = shown if len(shown) <= 80 else shown[:77] + "..."
-        return ModelFileError(self._path, f"{self._within}{name} is {shown}; supported: {supported}")
+        return ModelFileError(self._path, f"{self._within}{name} is {_shown(value)}; supported: {supported}")
 
     def group_size(self) -> int:
         size = self.value("group_size", 128)
         if not isinstance(size, int) or isinstance(size, bool) or (size != -1 and not 32 <= size <= _LARGEST_GROUP):
             raise self.error("group_size", size, "-1 (a row is one group) and multiples of 32")
         return size
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def _gptq(said: _Said) -> tuple[Kind, ...]:
