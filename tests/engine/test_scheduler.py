@@ -147,3 +147,21 @@ def test_the_same_history_gives_the_same_steps_whatever_the_prefix_key() -> None
         return [tuple(getattr(step, name).tobytes() for name in columns) for step in driver.steps]
 
     assert history(b"a" * 16) == history(None)
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "priority", "fair"])
+def test_a_step_of_decodes_that_is_timed_passes_over_the_first_prefill_only_once(policy: str) -> None:
+    driver = Driver(config(max_num_seqs=5, max_num_batched_tokens=7, prefix_caching=False, policy=policy))
+    lengths = random.Random(1)
+    for index in range(60):
+        driver.scheduler.add(request(index, lengths.choice([2, 3, 40]), lengths.choice([2, 5, 9]), ignore_eos=True))
+    waits, most = 0, 0
+    while driver.scheduler.has_work:
+        before = driver.scheduler._slots.running()
+        step = driver.step()
+        assert step is not None
+        kept = [s for s in before if s in driver.scheduler._slots.running()]
+        first = min(kept, key=lambda s: s.rank, default=None)
+        waits = 0 if first is None or first.slot in step.slots else waits + 1
+        most = max(most, waits)
+    assert most == 1

@@ -19,6 +19,7 @@ from octavo.engine.groups import KvGroups
 from octavo.engine.params import SamplingParams
 from octavo.engine.request import Finish, Request
 from octavo.engine.scheduler import Scheduler, SchedulerConfig
+from octavo.engine.sequence import Sequence
 from octavo.engine.step import Step, StepResult
 
 EOS = frozenset({3, 5})
@@ -119,6 +120,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.executor = FakeExecutor(self.config.num_pages, page_size, 5, batched_tokens, EOS, next_token)
         self.executor.windows = windows
         self.depth = depth
+        self.passed_over: Sequence | None = None
         self.flights: deque[tuple[Step, StepResult]] = deque()
         self.asked: dict[int, Request] = {}
         self.aborted: set[tuple[int, int]] = set()
@@ -157,7 +159,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         if len(self.flights) == self.depth:
             self.apply()
         before = {s: s.rank for s in self.scheduler._slots.running()}
-        probe = self.scheduler._cost.probe_due  # a step of decodes only, for its duration: prefill waits for the next
+        probe = self.scheduler._cost.probe_due
         step = self.scheduler.schedule(self.now_s)
         if step is None:
             assert self.flights or not self.scheduler.has_work, "work is left but nothing is scheduled"
@@ -165,9 +167,15 @@ class SchedulerMachine(RuleBasedStateMachine):
         kept = {s: s.rank for s in self.scheduler._slots.running() if s in before}
         lost = [rank for s, rank in before.items() if s not in kept]
         assert not lost or (kept and min(lost) > max(kept.values())), "one earlier in rank was preempted"
-        if not self.flights and kept and not probe:
+        if not self.flights and kept:
             first = min(kept, key=lambda s: s.rank)
-            assert first.slot in step.slots, "the first in rank does not progress"
+            if first.slot in step.slots:
+                self.passed_over = None
+            else:  # only while a step of decodes is timed, and never twice running
+                assert probe, "the first in rank does not progress"
+                assert self.passed_over is not first, "the first in rank is passed over twice"
+                assert step.num_tokens_total == len(step.slots), "a step that is timed carries more than decodes"
+                self.passed_over = first
         self.flights.append((step, self.executor.execute(step)))
         self.now_s += 0.01
 
