@@ -157,10 +157,8 @@ class PrefixIndex:
         entry = Entry(key, pages, tokens, parent)
         parent.children[key] = entry
         self._entries[key] = entry
-        for page in pages:  # as _keep does, in the one place that every step comes to
-            self._by_page[page] = entry
-            self.depth[page] = entry.depth
-            self._pool.keep(page)
+        for page in pages:
+            self._keep(page, entry)
         return entry
 
     def _keep(self, page: int, entry: Entry) -> None:
@@ -201,16 +199,18 @@ class PrefixIndex:
             del self._entries[entry.key]
             for own in entry.pages:
                 if own != NO_PAGE:
-                    del self._by_page[own]
-                    self.depth[own] = -1
+                    self._disown(own)
                     self._pool.forget(own)
 
     def _lose(self, page: int, entry: Entry) -> None:
         """A page of a group with a window."""
         entry.pages[entry.pages.index(page)] = NO_PAGE
+        self._disown(page)
+        self._drop_unused(entry)
+
+    def _disown(self, page: int) -> None:
         del self._by_page[page]
         self.depth[page] = -1
-        self._drop_unused(entry)
 
     def _drop_unused(self, entry: Entry) -> None:
         """Entries without pages go as far up as nobody continues them."""
