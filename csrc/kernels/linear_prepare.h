@@ -14,7 +14,9 @@ int64_t prepared_row_bytes(ActivationKind kind, int32_t k) {
     case ActivationKind::bf16: bytes = int64_t(k + k % 2) * 2; break;
     case ActivationKind::int8: bytes = kRowHeaderBytes + int64_t(k / kGroup) * int64_t(sizeof(Int8Group)); break;
   }
-  return (bytes + 63) / 64 * 64;
+  // An odd number of cache lines: 16 rows that lie a power of two apart would share one set of the first-level cache,
+  // which has room for half of them.
+  return ((bytes + 63) / 64 | 1) * 64;
 }
 
 void prepare_bf16_row(const float* x, int32_t k, uint16_t* out) {
