@@ -99,7 +99,18 @@ void ThreadPool::run_part(std::span<const Stage> stages, StageTime* times) {
   generation_.store(generation, std::memory_order_release);
   generation_.notify_all();
   Fetch fetch;
-  for (size_t i = 0; i < stages.size(); i++) pass_stage(slots_[i], generation, 0, fetch, times ? times + i : nullptr);
+  Turns turns;
+  for (size_t i = 0; i < stages.size(); i++)
+    pass_stage(slots_[i], generation, 0, fetch, turns, times ? times + i : nullptr);
+}
+
+void ThreadPool::Turns::offer() {
+  constexpr int64_t kTurnNs = 300'000;
+  int64_t now = now_ns();
+  if (due_ns_ == 0) due_ns_ = now + kTurnNs;
+  if (now < due_ns_) return;
+  sched_yield();  // returns at once where nobody waits
+  due_ns_ = now_ns() + kTurnNs;
 }
 
 void ThreadPool::run_claim(const Slot& slot, int32_t claim, int32_t thread) {
@@ -124,13 +135,15 @@ bool ThreadPool::fetch_ahead(const Slot& slot, int32_t thread, Fetch& fetch) con
 }
 
 // Runs items of one stage until all are done. False if the stage does not belong to that run (any more).
-bool ThreadPool::pass_stage(Slot& slot, uint32_t generation, int32_t thread, Fetch& fetch, StageTime* time) {
+bool ThreadPool::pass_stage(Slot& slot, uint32_t generation, int32_t thread, Fetch& fetch, Turns& turns,
+                            StageTime* time) {
   int64_t begin = time ? now_ns() : 0, idle_since = begin;
   Backoff backoff;
   for (;;) {
     uint64_t claim = slot.claim.load(std::memory_order_acquire);
     if (generation_of(claim) != generation) return false;
     if (next_of(claim) < claims_of(claim)) {
+      turns.offer();
       if (slot.claim.compare_exchange_weak(claim, claim + 1, std::memory_order_acq_rel, std::memory_order_relaxed)) {
         run_claim(slot, next_of(claim), thread);
         slot.done.fetch_add(1, std::memory_order_release);
@@ -157,7 +170,8 @@ void ThreadPool::worker(int32_t thread) {
     if (stopping_.load(std::memory_order_relaxed)) return;
     // The walk ends at the first slot of another generation, at the latest at the spare one.
     Fetch fetch;
-    for (int32_t i = 0; pass_stage(slots_[i], seen, thread, fetch, nullptr);) i++;
+    Turns turns;
+    for (int32_t i = 0; pass_stage(slots_[i], seen, thread, fetch, turns, nullptr);) i++;
   }
 }
 

@@ -65,13 +65,23 @@ class ThreadPool {
     const uint8_t* whole = nullptr;
     uintptr_t at = 0, end = 0;
   };
+  // Gives a core that other processes wait for away between two claims, now and then. A thread that the system puts off
+  // its core in the middle of a claim has every other thread wait for it at the end of the stage; one that leaves
+  // between claims is not missed: the others take its share.
+  class Turns {
+   public:
+    void offer();
+
+   private:
+    int64_t due_ns_ = 0;
+  };
   static constexpr int32_t kSlots = 1024;  // longer lists are run in parts
   static constexpr int32_t kMaxClaims = 65535;
 
   void run_part(std::span<const Stage> stages, StageTime* times);
   static void run_claim(const Slot& slot, int32_t claim, int32_t thread);
   bool fetch_ahead(const Slot& slot, int32_t thread, Fetch& fetch) const;
-  bool pass_stage(Slot& slot, uint32_t generation, int32_t thread, Fetch& fetch, StageTime* time);
+  bool pass_stage(Slot& slot, uint32_t generation, int32_t thread, Fetch& fetch, Turns& turns, StageTime* time);
   void worker(int32_t thread);
   void stop();
 

@@ -1,10 +1,11 @@
-"""What a process that will live long does once its start is over."""
+"""What a process that will live long does for itself: at its start, and once that is over."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import gc
+import os
 
 
 def settle() -> None:
@@ -16,3 +17,24 @@ def settle() -> None:
     gc.freeze()
     with contextlib.suppress(AttributeError, OSError):  # malloc_trim is glibc's
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def wait_for_kernels() -> None:
+    """This thread, and those that it starts, get a core when kernels offer one, at the latest when their slice ends.
+
+    For whatever shares cores with them. Kernels offer a core between two pieces of work (csrc/pool.cpp); who takes it
+    in the middle of one has all other cores wait. Linux wakes a SCHED_BATCH thread (sched(7)) without preempting any.
+    """
+    _change_policy("SCHED_OTHER", "SCHED_BATCH")
+
+
+def wait_for_nobody() -> None:
+    """Undoes what a process has inherited of `wait_for_kernels`."""
+    _change_policy("SCHED_BATCH", "SCHED_OTHER")
+
+
+def _change_policy(old: str, new: str) -> None:
+    """Whoever was started under another policy keeps it; so does one that may not change it."""
+    with contextlib.suppress(AttributeError, OSError):  # not Linux, or forbidden
+        if os.sched_getscheduler(0) == getattr(os, old):
+            os.sched_setscheduler(0, getattr(os, new), os.sched_param(0))

@@ -24,6 +24,21 @@ def served(model: Path) -> Iterator[Served]:
         assert one.stop() == 0, one.log
 
 
+def test_the_front_waits_for_kernels_and_no_engine_does(served: Served) -> None:
+    def check() -> None:
+        front, engine = served.process.pid, served.engine_pid
+        assert os.sched_getscheduler(front) == os.SCHED_BATCH
+        assert os.sched_getscheduler(engine) == os.SCHED_OTHER  # restarted ones, too, which the front spawns as it is
+        assert os.getpgid(engine) != os.getpgid(front)  # Ctrl-C
+        assert os.getsid(engine) == os.getsid(front)  # one share of a core for both
+
+    check()
+    kill(served)
+    until(lambda: status(served) == "restarting")
+    until(lambda: status(served) == "ready")
+    check()
+
+
 def open_stream(served: Served) -> tuple[Stream, Iterator[str]]:
     stream = served.stream("/v1/completions", {"prompt": "abc", "max_tokens": LONG})
     events = stream.events()

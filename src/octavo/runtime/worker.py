@@ -23,7 +23,7 @@ import numpy as np
 from octavo import ipc
 from octavo.config import EngineConfig
 from octavo.engine.request import Finish, PromptLogprobs, Request, StepOutputs
-from octavo.process import settle
+from octavo.process import settle, wait_for_nobody
 
 STATS_INTERVAL_S = 0.25
 BEAT_INTERVAL_S = 0.5
@@ -232,6 +232,7 @@ def serve(channel: Channel, build: Callable[[EngineConfig, OnPhase], Engine]) ->
     What a build says in a ValueError, OSError or MemoryError is for the user; any other error is a bug and leaves its
     traceback on standard error.
     """
+    wait_for_nobody()
     try:
         try:
             engine = _build(channel, build)

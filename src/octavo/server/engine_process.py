@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -24,12 +25,7 @@ class EngineProcess:
         self.generation = generation
         self.socket, theirs = socket.socketpair()
         with theirs:
-            self._process = subprocess.Popen(
-                [*command, "--fd", str(theirs.fileno()), "--generation", str(generation)],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C in a terminal is for the front alone
-            )
+            self._process = _spawn([*command, "--generation", str(generation)], theirs.fileno())
         self.socket.sendall(ipc.encode(ipc.Start(config)))
         self.socket.setblocking(False)
 
@@ -45,3 +41,13 @@ class EngineProcess:
         """Block until the process is gone; says how it ended."""
         code = self._process.wait()
         return f"exit code {code}" if code >= 0 else f"signal {-code} ({signal.Signals(-code).name})"
+
+
+def _spawn(command: Sequence[str], fd: int) -> subprocess.Popen[bytes]:
+    """In a process group of its own: Ctrl-C in a terminal is for the front alone. But in the front's session: Linux
+    shares a core out among sessions first (autogroups, sched(7)), and what one offers only its own threads take.
+    """
+    full = [*command, "--fd", str(fd)]
+    if sys.version_info >= (3, 11):
+        return subprocess.Popen(full, pass_fds=[fd], stdin=subprocess.DEVNULL, process_group=0)
+    return subprocess.Popen(full, pass_fds=[fd], stdin=subprocess.DEVNULL, preexec_fn=os.setpgrp)

@@ -14,7 +14,7 @@ from octavo import ipc
 from octavo.config import EngineConfig, ServerConfig
 from octavo.formats.errors import ModelFileError
 from octavo.formats.resolve import public_name
-from octavo.process import settle
+from octavo.process import settle, wait_for_kernels
 from octavo.server.admission import Admission
 from octavo.server.app import App
 from octavo.server.auth import Keys
@@ -42,6 +42,7 @@ def run(
     began_s: float,
 ) -> int:
     """Serve on `listener` until a signal or until the engine can't be kept alive. Returns the exit code."""
+    wait_for_kernels()
     loop: asyncio.AbstractEventLoop
     try:
         import uvloop
