@@ -10,9 +10,9 @@ import pytest
 from octavo.formats.blocks import dequantize, quantize
 from octavo.formats.errors import ModelFileError
 from octavo.formats.gguf import GgufFile
-from octavo.formats.gguf_write import LaterTensor, MetadataValue, write_gguf
+from octavo.formats.gguf_write import MetadataValue, write_gguf
 from octavo.formats.requantize import GgufSource, Mix, Report, requantize
-from octavo.formats.tensor import Tensor, TensorType
+from octavo.formats.tensor import Later, Tensor, TensorType
 
 LAYERS = 16
 METADATA: dict[str, MetadataValue] = {
@@ -168,6 +168,6 @@ def test_a_number_that_is_not_finite(tmp_path: Path) -> None:
 
 
 def test_later_tensor_of_the_wrong_size(tmp_path: Path) -> None:
-    wrong = LaterTensor("w", TensorType.Q8_0, (2, 32), lambda: np.zeros((1, 34), np.uint8))
-    with pytest.raises(ValueError, match="tensor w has 34 bytes; its type and shape take 68"):
+    wrong = Tensor("w", TensorType.Q8_0, (2, 32), Later(2, 34, lambda: np.zeros((1, 34), np.uint8)))
+    with pytest.raises(ValueError, match="tensor w has 34 bytes; it said 68"):
         write_gguf(tmp_path / "w.gguf", {}, [wrong])

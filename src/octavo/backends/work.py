@@ -120,13 +120,13 @@ class WorkCounter:
     _recorded: int = 0
 
     def embed(self, table: Weight, scale: float) -> Buffer:
-        width, stored = table.tensor.shape[1], table.tensor.data.shape[1]
+        width, stored = table.tensor.shape[1], table.tensor.row_bytes
         name = f"embed {width} {table.tensor.type.name}"
         self._add(name, lambda load: Work(stored * load.tokens, 4 * width * load.tokens, {"f32": width * load.tokens}))
         return self._buffer(width)
 
     def add_positions(self, x: Buffer, table: Weight) -> None:
-        width, stored = table.tensor.shape[1], table.tensor.data.shape[1]
+        width, stored = table.tensor.shape[1], table.tensor.row_bytes
         name = f"positions {width} {table.tensor.type.name}"
         self._add(name, lambda load: Work(stored * load.tokens, 8 * width * load.tokens, {"f32": width * load.tokens}))
 
@@ -151,7 +151,7 @@ class WorkCounter:
         inner = self._widths[x]
         kinds = [self.arithmetic_of(projection.weight) for projection in projections]
         stored = sum(
-            out * projection.weight.tensor.data.shape[1] for out, projection in zip(outs, projections, strict=True)
+            out * projection.weight.tensor.row_bytes for out, projection in zip(outs, projections, strict=True)
         )
         moved = 4 * (inner + sum(outs) * (1 if residual is None else 2))
 
@@ -220,8 +220,8 @@ class WorkCounter:
         """As if no two tokens shared an expert while there are others: what few tokens read, and the most ever."""
         parts = (experts[0].gate.weight, experts[0].up.weight, experts[0].down.weight)
         inner, hidden, outer = self._widths[x], _outputs(parts[1]), _outputs(parts[2])
-        stored = sum(_outputs(part) * part.tensor.data.shape[1] for part in parts)
-        routes = routing.experts * router.weight.tensor.data.shape[1]
+        stored = sum(_outputs(part) * part.tensor.row_bytes for part in parts)
+        routes = routing.experts * router.weight.tensor.row_bytes
         each = _CLAMPED_SWIGLU if isinstance(activation, ClampedSwiglu) else _ACTIVATION[activation] + 1
         kind, router_kind = self.arithmetic_of(parts[1]), self.arithmetic_of(router.weight)
 
@@ -238,7 +238,7 @@ class WorkCounter:
         return self._buffer(outer)
 
     def head_and_sample(self, x: Buffer, norm: Norm, head: Weight, scale: float, softcap: float) -> None:
-        vocab, inner, stored = _outputs(head), self._widths[x], head.tensor.data.shape[1]
+        vocab, inner, stored = _outputs(head), self._widths[x], head.tensor.row_bytes
         kind = self.arithmetic_of(head)
 
         def multiply(load: StepLoad) -> Work:

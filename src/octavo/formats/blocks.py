@@ -14,9 +14,8 @@ import numpy.typing as npt
 
 from octavo.formats import large_blocks, small_blocks
 from octavo.formats.ggml_types import BY_TENSOR_TYPE
-from octavo.formats.tensor import Tensor, TensorType
+from octavo.formats.tensor import Bytes, Tensor, TensorType
 
-Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
 
 

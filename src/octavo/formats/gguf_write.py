@@ -5,37 +5,20 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from octavo.formats.blocks import row_bytes
 from octavo.formats.ggml_types import BY_TENSOR_TYPE
 from octavo.formats.gguf import DEFAULT_ALIGNMENT, MAGIC
 from octavo.formats.gguf_metadata import FIXED_DTYPES, ValueType
-from octavo.formats.tensor import Tensor, TensorType
+from octavo.formats.tensor import Tensor
 
 MetadataValue = bytes | bool | int | float | str | np.generic | npt.NDArray[Any] | list[str]
 
 _TYPE_OF_DTYPE = {dtype: type_ for type_, dtype in FIXED_DTYPES.items() if type_ is not ValueType.BOOL}
-
-
-@dataclass(frozen=True, slots=True)
-class LaterTensor:
-    """A tensor whose data (uint8 [rows, row_bytes]) is made only when it is written: one is in memory at a time."""
-
-    name: str
-    type: TensorType
-    shape: tuple[int, ...]
-    make: Callable[[], npt.NDArray[np.uint8]]
-
-    @property
-    def nbytes(self) -> int:
-        return prod(self.shape[:-1]) * row_bytes(self.type, self.shape[-1])
 
 
 Check = Callable[[Path], None]
@@ -44,36 +27,36 @@ Check = Callable[[Path], None]
 def write_gguf(
     path: str | os.PathLike[str],
     metadata: Mapping[str, MetadataValue],
-    tensors: Iterable[Tensor | LaterTensor],
+    tensors: Iterable[Tensor],
     check: Check | None = None,
 ) -> None:
     """Write a file that GgufFile.open reads back; it appears under its name only when it is whole.
 
     Python integers become uint32 (int32 if negative, 64 bits if they need it) and floats float32; numpy scalars and
     arrays keep their own type; bytes are a type and value as Metadata.encoded has them. Tensor data is written as it
-    is, in the given order, at the default alignment. check: called with the whole file while it still has another name;
-    what it raises leaves nothing behind, and a file that had this name as it was.
+    is, in the given order, at the default alignment; what is made later is made only then, one at a time. check: called
+    with the whole file while it still has another name; what it raises leaves nothing behind, and a file that had this
+    name as it was.
     """
     target = Path(path)
     part = target.with_name(target.name + ".part")
     ordered = list(tensors)
-    sizes = [tensor.nbytes if isinstance(tensor, LaterTensor) else tensor.data.nbytes for tensor in ordered]
     try:
         with part.open("wb") as file:
             file.write(MAGIC + struct.pack("<IQQ", 3, len(ordered), len(metadata)))
             for key, value in metadata.items():
                 file.write(_string(key) + _value(key, value))
             offset = 0
-            for tensor, size in zip(ordered, sizes, strict=True):
+            for tensor in ordered:
                 file.write(_info(tensor, offset))
-                offset += _padded(size)
+                offset += _padded(tensor.nbytes)
             file.write(bytes(_padded(file.tell()) - file.tell()))
-            for tensor, size in zip(ordered, sizes, strict=True):
-                data = np.ascontiguousarray(tensor.make() if isinstance(tensor, LaterTensor) else tensor.data)
-                if data.nbytes != size:
-                    raise ValueError(f"tensor {tensor.name} has {data.nbytes} bytes; its type and shape take {size}")
+            for tensor in ordered:
+                data = np.ascontiguousarray(tensor.data)
+                if data.nbytes != tensor.nbytes:
+                    raise ValueError(f"tensor {tensor.name} has {data.nbytes} bytes; it said {tensor.nbytes}")
                 file.write(data.data)
-                file.write(bytes(_padded(size) - size))
+                file.write(bytes(_padded(data.nbytes) - data.nbytes))
             file.flush()
             os.fsync(file.fileno())
         if check is not None:
@@ -88,7 +71,7 @@ def _padded(count: int) -> int:
     return -(-count // DEFAULT_ALIGNMENT) * DEFAULT_ALIGNMENT
 
 
-def _info(tensor: Tensor | LaterTensor, offset: int) -> bytes:
+def _info(tensor: Tensor, offset: int) -> bytes:
     dims = tensor.shape[::-1]
     return _string(tensor.name) + struct.pack(
         f"<I{len(dims)}QIQ", len(dims), *dims, BY_TENSOR_TYPE[tensor.type].id, offset

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Literal, Protocol, get_args
 
 import numpy as np
-import numpy.typing as npt
 
 from octavo.formats.blocks import dequantize_rows, quantize, row_bytes
 from octavo.formats.errors import ModelFileError
 from octavo.formats.ggml_types import BY_TENSOR_TYPE, is_quantised
 from octavo.formats.gguf import GgufFile
-from octavo.formats.gguf_write import Check, LaterTensor, MetadataValue, write_gguf
-from octavo.formats.tensor import Tensor, TensorType
+from octavo.formats.gguf_write import Check, MetadataValue, write_gguf
+from octavo.formats.tensor import Bytes, Later, Tensor, TensorType
 
 #: A mix has one format for most matrices and better ones for those that need it.
 Mix = Literal["Q8_0", "Q4_0", "Q4_K_M"]
@@ -92,20 +91,6 @@ class Report:
     formats: dict[TensorType, FormatError] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    """A tensor of the source without its data, which may be a copy: one is in memory at a time."""
-
-    name: str
-    type: TensorType
-    shape: tuple[int, ...]
-    nbytes: int
-
-    @classmethod
-    def of(cls, tensor: Tensor) -> _Stored:
-        return cls(tensor.name, tensor.type, tensor.shape, tensor.data.nbytes)
-
-
 def requantize(
     source: Source,
     target: Path,
@@ -119,7 +104,7 @@ def requantize(
     again: also round matrices that were rounded before. check: as write_gguf has it. Raises ModelFileError for a model
     that holds such ones without `again`, or nothing to quantise.
     """
-    stored = [_Stored.of(source.tensor(name)) for name in source.names]
+    stored = [source.tensor(name) for name in source.names]
     chosen = [(tensor, _chosen(source, tensor, mix)) for tensor in stored]
     before = {tensor.type for tensor, type_ in chosen if type_ is not None}
     if not before:
@@ -134,7 +119,7 @@ def requantize(
     return encoding.report
 
 
-def _chosen(source: Source, tensor: _Stored, mix: Mix) -> TensorType | None:
+def _chosen(source: Source, tensor: Tensor, mix: Mix) -> TensorType | None:
     """The format that a tensor gets, or None: as it is."""
     if len(tensor.shape) < 2 or not tensor.name.endswith(".weight") or _KEPT.search(tensor.name):
         return None
@@ -191,29 +176,31 @@ class _Encoding:
         self._progress = progress
         self._done_bytes = 0
 
-    def tensor(self, stored: _Stored, type_: TensorType | None) -> LaterTensor:
-        return LaterTensor(stored.name, type_ or stored.type, stored.shape, lambda: self._make(stored.name, type_))
+    def tensor(self, stored: Tensor, type_: TensorType | None) -> Tensor:
+        """The same as it will be: made when it is written."""
+        size = stored.row_bytes if type_ is None else row_bytes(type_, stored.shape[-1])
+        later = Later(prod(stored.shape[:-1]), size, lambda: self._make(stored, type_))
+        return Tensor(stored.name, type_ or stored.type, stored.shape, later)
 
-    def _make(self, name: str, type_: TensorType | None) -> npt.NDArray[np.uint8]:
-        stored = self._source.tensor(name)
+    def _make(self, stored: Tensor, type_: TensorType | None) -> Bytes:
         of_format = self.report.formats.setdefault(type_ or stored.type, FormatError())
         # A copy: what the source releases may be gone before the file is written.
         data = np.array(stored.data) if type_ is None else self._encoded(stored, type_, of_format)
         of_format.tensors += 1
         of_format.nbytes += data.nbytes
         self._source.release(stored.name)
-        self._done_bytes += stored.data.nbytes
+        self._done_bytes += stored.nbytes
         if self._progress is not None:
             self._progress("quantising", self._done_bytes, self.report.source_nbytes)
         return data
 
-    def _encoded(self, stored: Tensor, type_: TensorType, of_format: FormatError) -> npt.NDArray[np.uint8]:
+    def _encoded(self, stored: Tensor, type_: TensorType, of_format: FormatError) -> Bytes:
         rows, width = prod(stored.shape[:-1]), stored.shape[-1]
-        stored_rows = stored.data.reshape(rows, -1)
+        data = stored.data.reshape(rows, -1)
         out = np.empty((rows, row_bytes(type_, width)), np.uint8)
         step = max(1, _CHUNK_ELEMENTS // width)
         for begin in range(0, rows, step):
-            values = dequantize_rows(stored.type, stored_rows[begin : begin + step])
+            values = dequantize_rows(stored.type, data[begin : begin + step])
             if not np.isfinite(values).all():
                 raise ModelFileError(self._source.path, f"tensor {stored.name} holds a number that is not finite")
             out[begin : begin + step] = quantize(stored.name, values, type_).data

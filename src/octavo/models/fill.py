@@ -104,7 +104,7 @@ class _Filling:
         if entry.per_head:
             return Weight(tensor, chosen)
         begin = int(chosen[0])
-        return Weight(replace(tensor, shape=(rows, width), data=tensor.data[begin : begin + rows]))
+        return Weight(tensor.some_rows(slice(begin, begin + rows), (rows, width)))
 
     def _vector(self, name: str, count: int, slot: str) -> Floats:
         tensor = self._file.tensor(name)
@@ -131,11 +131,10 @@ class _Filling:
         tensor, stored = self._file.tensor(entry.tensor), rows * entry.step
         shape = (width, stored) if entry.transposed else (stored, width)
         self._check(tensor, tensor.shape, (self._experts(slot), *shape), slot)
-        part = tensor.data[entry.index * shape[0] : (entry.index + 1) * shape[0]]
-        one = replace(tensor, shape=shape, data=part)
+        one = tensor.some_rows(slice(entry.index * shape[0], (entry.index + 1) * shape[0]), shape)
         if entry.transposed:
             one = _transposed(one)
-        return replace(one, shape=(rows, width), data=np.ascontiguousarray(one.data[entry.first :: entry.step]))
+        return one.some_rows(slice(entry.first, None, entry.step), (rows, width))
 
     def _heads(self, entry: Heads, rows: int, width: int, slot: str) -> Tensor:
         """A matrix kept head by head. A transposed one is copied, and is float32 from then on if it was quantised."""
@@ -148,7 +147,7 @@ class _Filling:
             )
             type_ = tensor.type if tensor.type in _ELEMENT_BYTES else TensorType.F32
             turned = np.ascontiguousarray(values.swapaxes(1, 2)).reshape(rows, width)
-            tensor = replace(tensor, type=type_, data=turned.view(np.uint8), order=None)
+            tensor = replace(tensor, type=type_, stored=turned.view(np.uint8), order=None)
         return replace(tensor, shape=(rows, width))
 
     def _check(self, tensor: Tensor, stored: tuple[int, ...], shape: tuple[int, ...], slot: str) -> None:
@@ -190,7 +189,7 @@ def _transposed(tensor: Tensor) -> Tensor:
     if tensor.type not in _ELEMENT_BYTES:
         raise WeightsError(f"tensor {tensor.name} is {tensor.type.name} and stored as [in, out]; only floats can be so")
     data = np.ascontiguousarray(_elements(tensor).T).view(np.uint8)
-    return replace(tensor, shape=tensor.shape[::-1], data=data)
+    return replace(tensor, shape=tensor.shape[::-1], stored=data)
 
 
 def _elements(tensor: Tensor) -> npt.NDArray[np.unsignedinteger]:

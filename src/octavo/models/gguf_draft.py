@@ -19,7 +19,7 @@ from octavo.formats.blocks import quantize
 from octavo.formats.gguf_write import MetadataValue
 from octavo.formats.model_files import ModelFiles
 from octavo.formats.safetensors import MAX_INDEX_BYTES, read_json
-from octavo.formats.tensor import Tensor, TensorType
+from octavo.formats.tensor import Bytes, Later, Tensor, TensorType
 from octavo.models.description import Description
 from octavo.models.fields import Fields, MetadataError
 from octavo.models.load import LoadedModel, architecture_of, load_model
@@ -220,9 +220,9 @@ class _Tensors:
         self.made_of: dict[str, set[str]] = {}
         self._spec = loaded.spec
         self._weights = loaded.weights
-        shapes = slot_shapes(loaded.spec)
+        self._shapes = slot_shapes(loaded.spec)
         made_of: dict[str, tuple[Entry, list[str]]] = {}
-        for slot in shapes:
+        for slot in self._shapes:
             entry = names.entry(slot)
             plain = isinstance(entry, (str, Exact, Stacked)) or (isinstance(entry, Fused) and not entry.per_head)
             if not plain or (isinstance(entry, Stacked) and (entry.transposed or entry.step != 1)):
@@ -255,10 +255,14 @@ class _Tensors:
             raise WeightsError(f"what GGUF has as {name} is {found} here; all of it must have one type")
         if any(weight.tensor.order is not None for weight in weights):
             raise WeightsError(f"what GGUF has as {name} is in act-order here, which GGUF can't say")
-        data = [_rows(weight, self._stored_rows(slot)) for slot, weight in zip(slots, weights, strict=True)]
-        joined = data[0] if len(data) == 1 else np.concatenate(data)
-        experts = (len(slots),) if isinstance(entry, Stacked) else ()
-        return Tensor(name, type_, (*experts, len(joined) // (len(slots) if experts else 1), width), joined)
+
+        def make() -> Bytes:
+            data = [_rows(weight, self._stored_rows(slot)) for slot, weight in zip(slots, weights, strict=True)]
+            return data[0] if len(data) == 1 else np.concatenate(data)
+
+        rows = sum(self._shapes[slot][0] for slot in slots)
+        shape = (len(slots), rows // len(slots), width) if isinstance(entry, Stacked) else (rows, width)
+        return Tensor(name, type_, shape, Later(rows, weights[0].tensor.row_bytes, make))
 
     def _stored_rows(self, slot: str) -> Ints | None:
         """Which of the slot's rows each stored row is; None: in order. The inverse of rotary_rows.unpermute_rotary."""
@@ -271,7 +275,7 @@ class _Tensors:
         return np.argsort(order).astype(np.int32)
 
 
-def _rows(weight: Weight, order: Ints | None) -> Any:
+def _rows(weight: Weight, order: Ints | None) -> Bytes:
     """uint8 [rows, row_bytes]: the slot's rows in this order."""
     data = weight.tensor.data
     if weight.row_index is not None:

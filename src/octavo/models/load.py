@@ -114,18 +114,20 @@ def _loaded(
 ) -> LoadedModel:
     in_vocabulary = tuple(token for token in eos_ids if 0 <= token < spec.vocab)
     weights_bytes = sum(_stored_bytes(weight) for weight in weights.matrices.values())
-    return LoadedModel(spec, weights, in_vocabulary, defaults, weights_bytes, _identity(spec, weights), release)
+    identity = _identity(spec, weights)
+    # What has been looked at so far is little, but the kernel has mapped much around it.
+    for name in {weight.tensor.name for weight in weights.matrices.values()}:
+        release(name)
+    return LoadedModel(spec, weights, in_vocabulary, defaults, weights_bytes, identity, release)
 
 
 def _stored_bytes(weight: Weight) -> int:
     """Of the rows that are the matrix's own: heads of several may lie in one tensor."""
-    rows = len(weight.tensor.data) if weight.row_index is None else len(weight.row_index)
-    row_bytes: int = weight.tensor.data.shape[1]
-    return rows * row_bytes
+    return weight.tensor.nbytes if weight.row_index is None else len(weight.row_index) * weight.tensor.row_bytes
 
 
 def _identity(spec: DecoderSpec, weights: Weights) -> str:
-    """Hash of the spec and of each matrix's name, type, shape and first bytes; vectors whole."""
+    """Hash of the spec and of each matrix's name, type, shape and some bytes; vectors whole."""
     digest = hashlib.blake2b(digest_size=16)
     digest.update(repr(replace(spec, layers=())).encode())
     for layer in {id(layer): layer for layer in spec.layers}.values():  # most models repeat one object
@@ -133,7 +135,7 @@ def _identity(spec: DecoderSpec, weights: Weights) -> str:
     for slot, weight in sorted(weights.matrices.items()):
         tensor = weight.tensor
         digest.update(f"{slot} {tensor.type.name} {tensor.shape}".encode())
-        digest.update(tensor.data.reshape(-1)[:_SAMPLE_BYTES].tobytes())
+        digest.update(tensor.sample(_SAMPLE_BYTES))
         digest.update(b"" if tensor.order is None else tensor.order.tobytes())
     for slot, vector in sorted(weights.vectors.items()):
         digest.update(slot.encode())

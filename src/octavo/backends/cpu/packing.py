@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
+import numpy as np
+
 from octavo import _native
 from octavo.backends.ops import Projection, UnsupportedError, Weight
 from octavo.formats.ggml_types import is_quantised
@@ -66,7 +68,7 @@ class Packer:
         self._release = release
         self._handles: dict[tuple[int, int], int] = {}
         different = {self._key(weight): weight.tensor for weight in weights}
-        self._total_bytes = sum(tensor.data.nbytes for tensor in different.values())
+        self._total_bytes = sum(tensor.nbytes for tensor in different.values())
         self._unpacked = Counter(tensor.name for tensor in different.values())
         self._packed_bytes = 0
 
@@ -90,7 +92,7 @@ class Packer:
                 activation=kind,
                 n=outputs_of(weight),
                 k=tensor.shape[1],
-                data=tensor.data,
+                data=np.ascontiguousarray(tensor.data),
                 row_index=weight.row_index,
             )
         except ValueError as error:
@@ -98,7 +100,7 @@ class Packer:
             raise UnsupportedError(
                 f"tensor {tensor.name!r} ({tensor.type.name}, shape {tensor.shape}) with activations {name}: {error}"
             ) from None
-        self._packed_bytes += tensor.data.nbytes
+        self._packed_bytes += tensor.nbytes
         self._unpacked[tensor.name] -= 1  # a fused tensor is packed once for each of its slots
         if self._release is not None and not self._unpacked[tensor.name]:
             self._release(tensor.name)
@@ -110,4 +112,4 @@ class Packer:
     def _key(weight: Weight) -> tuple[int, int]:
         """Equal for the same stored bytes in the same row order."""
         index = weight.row_index
-        return weight.tensor.data.ctypes.data, 0 if index is None else index.ctypes.data
+        return weight.tensor.place, 0 if index is None else index.ctypes.data

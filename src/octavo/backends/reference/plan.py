@@ -240,6 +240,9 @@ class ReferenceBuilder:
     def finish(
         self, progress: Callable[[float], None] | None = None, release: Callable[[str], None] | None = None
     ) -> ReferencePlan:
+        if release is not None:
+            for weight, _ in self._matrices.values():
+                release(weight.tensor.name)
         if progress is not None:
             progress(1.0)
         return ReferencePlan(self._ops, self._buffers, self._kv, self._page_size, self._slots, self._limits.vocab)

@@ -13,7 +13,7 @@ from octavo.formats.quantised.matrix import Matrix
 from octavo.formats.quantised.parts import Parts
 from octavo.formats.quantised.scheme import Kind, kinds
 from octavo.formats.safetensors import SafetensorsFolder
-from octavo.formats.tensor import Tensor
+from octavo.formats.tensor import Bytes, Later, Tensor
 
 #: Elements that are turned into rows of a tensor at a time.
 _CHUNK_ELEMENTS = 1 << 20
@@ -22,7 +22,8 @@ _CHUNK_ELEMENTS = 1 << 20
 class QuantisedFolder:
     """`names`, `tensor(name)` and `release(name)` as those of SafetensorsFolder.
 
-    A tensor that is made of several exists in memory from when it is first asked for until it is released.
+    A module's tensor costs little: its parts are checked, of which scales and zero points are read. The data exist in
+    memory from when they are first asked for until they are released.
     """
 
     def __init__(self, folder: SafetensorsFolder, modules: dict[str, Kind]) -> None:
@@ -34,7 +35,8 @@ class QuantisedFolder:
         shown = [name for name in folder.names if name not in hidden and name not in self._modules]
         self.names: Sequence[str] = [*shown, *self._modules]
         self._shown = set(self.names)
-        self._made: dict[str, tuple[Tensor, mmap.mmap]] = {}
+        self._tensors: dict[str, Tensor] = {}
+        self._made: dict[str, tuple[Bytes, mmap.mmap]] = {}
 
     @classmethod
     def over(cls, folder: SafetensorsFolder) -> QuantisedFolder | SafetensorsFolder:
@@ -54,39 +56,61 @@ class QuantisedFolder:
         return name in self._shown
 
     def tensor(self, name: str) -> Tensor:
-        """A view of the file, or what a quantised module's tensors make. Raises ModelFileError."""
+        """A view of the file, or what a quantised module's tensors will make. Raises ModelFileError."""
         if name not in self._modules:
             if name not in self._shown:
                 raise ModelFileError(self._folder.path, f"tensor {name} is missing")
             return self._folder.tensor(name)
+        if name not in self._tensors:
+            self._tensors[name] = self._tensor(name)
+        return self._tensors[name]
+
+    def release(self, name: str) -> None:
+        """Give a tensor's memory back. Data that were made must not be read any more; asked for, they are made anew."""
+        for stored in self._parts(name) if name in self._modules else [name]:
+            self._folder.release(stored)
+        if name in self._made:
+            self._made.pop(name)[1].madvise(mmap.MADV_DONTNEED)
+
+    def _tensor(self, name: str) -> Tensor:
+        matrix = self._matrix(name)  # not kept: it holds scales and zero points as numpy has them
+        rows, width = matrix.shape
+        later = Later(
+            rows, row_bytes(matrix.type, width), lambda: self._data(name), lambda count: self._sample(name, count)
+        )
+        return Tensor(name, matrix.type, (rows, width), later, matrix.order)
+
+    def _matrix(self, name: str) -> Matrix:
+        return self._modules[name].make(Parts(self._folder, name.removesuffix(".weight")))
+
+    def _parts(self, name: str) -> list[str]:
+        """The stored tensors that a module is made of."""
+        module, kind = name.removesuffix(".weight"), self._modules[name]
+        return [part for part in (f"{module}.{end}" for end in kind.parts) if part in self._folder]
+
+    def _sample(self, name: str, count: int) -> bytes:
+        return b"".join(self._folder.array(part).reshape(-1)[:count].tobytes()[:count] for part in self._parts(name))
+
+    def _data(self, name: str) -> Bytes:
         if name not in self._made:
             self._made[name] = self._make(name)
         return self._made[name][0]
 
-    def release(self, name: str) -> None:
-        """Give a tensor's memory back. One that was made must not be read any more."""
-        if name not in self._modules:
-            self._folder.release(name)
-        elif name in self._made:
-            self._made.pop(name)[1].madvise(mmap.MADV_DONTNEED)
-
-    def _make(self, name: str) -> tuple[Tensor, mmap.mmap]:
-        kind, module = self._modules[name], name.removesuffix(".weight")
-        matrix = kind.make(Parts(self._folder, module))
+    def _make(self, name: str) -> tuple[Bytes, mmap.mmap]:
+        matrix = self._matrix(name)
         rows, width = matrix.shape
         size = row_bytes(matrix.type, width)
         # Private, so that `release` gives the memory back whoever still holds a view.
         memory = mmap.mmap(-1, max(1, rows * size), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         data = np.frombuffer(memory, np.uint8, rows * size).reshape(rows, size)
         _fill(data, matrix)
-        for part in kind.parts:
-            if f"{module}.{part}" in self._folder:
-                self._folder.release(f"{module}.{part}")
+        for part in self._parts(name):
+            self._folder.release(part)
         data.flags.writeable = False
-        return Tensor(name, matrix.type, (rows, width), data, matrix.order), memory
+        return data, memory
 
 
-def _fill(data: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], matrix: Matrix) -> None:
+def _fill(data: Bytes, matrix: Matrix) -> None:
     rows, width = matrix.shape
     step = max(8, _CHUNK_ELEMENTS // max(1, width) // 8 * 8)
     for begin in range(0, rows, step):

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.formats.blocks import f32_to_bf16
+from octavo.formats.errors import ModelFileError
 from octavo.formats.quantised.parts import Floats, Parts
 from octavo.formats.tensor import TensorType
 
@@ -37,11 +38,15 @@ _VALUES = e4m3_values()
 
 @dataclass(frozen=True, slots=True)
 class Fp8Matrix:
-    """x[r, k] = value(bits[r, k]) * scales[r // block[0], k // block[1]]."""
+    """x[r, k] = value(bits[r, k]) * scales[r // block[0], k // block[1]].
+
+    not_finite: what `rows` raises for bits that mean NaN; a look at all of them is left to it.
+    """
 
     bits: Bytes
     scales: Floats
     block: tuple[int, int]
+    not_finite: ModelFileError
 
     @property
     def type(self) -> TensorType:
@@ -58,6 +63,8 @@ class Fp8Matrix:
 
     def rows(self, begin: int, end: int) -> Bytes:
         height, span = self.block
+        if ((self.bits[begin:end] & _NAN) == _NAN).any():
+            raise self.not_finite
         out = np.empty((end - begin, self.shape[1]), "<u2")
         first = begin
         while first < end:
@@ -89,6 +96,4 @@ def fp8(parts: Parts, block: tuple[int, int] | None) -> Fp8Matrix:
         )
     if np.abs(scales).max() > _LARGEST_SCALE:
         raise parts.error(part, f"holds a scale of {np.abs(scales).max():g}; the limit is {_LARGEST_SCALE:g}")
-    if ((bits & _NAN) == _NAN).any():
-        raise parts.error("weight", "holds a number that is not finite")
-    return Fp8Matrix(bits, scales, block)
+    return Fp8Matrix(bits, scales, block, parts.error("weight", "holds a number that is not finite"))
