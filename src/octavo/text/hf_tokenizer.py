@@ -13,6 +13,7 @@ from octavo.formats.errors import ModelFileError
 from octavo.formats.safetensors import read_json
 from octavo.models.defaults import end_ids_from_folder
 from octavo.text.byte_level import bytes_of_tokens
+from octavo.text.normalizer_limits import check_normalizer
 from octavo.text.plain_encoder import PlainEncoder
 from octavo.text.vocabulary import MAX_TOKENS, Vocabulary
 
@@ -26,6 +27,7 @@ def load_hf(folder: Path) -> tuple[PlainEncoder, Vocabulary]:
     if not path.exists():
         raise ModelFileError(path, "is missing; a folder needs it (tokenizer.model and vocab.json are not read)")
     description = read_json(path, _MAX_JSON_BYTES)
+    check_normalizer(path, description.get("normalizer"))
     tokenizer, sample_ids = _tokenizer(path)
     config = _optional(folder / "tokenizer_config.json")
     ids = tokenizer.get_vocab(with_added_tokens=True)
