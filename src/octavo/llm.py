@@ -23,6 +23,7 @@ import numpy as np
 from octavo.config import EngineConfig
 from octavo.engine.params import OFFLINE_MAX_TOKENS, SamplingParams
 from octavo.engine.request import PromptLogprobs, Request
+from octavo.formats.progress_bar import Bar
 from octavo.formats.resolve import resolve
 from octavo.outputs import ActiveRequest, RequestOutput
 from octavo.runtime.build import build_engine
@@ -43,13 +44,15 @@ class LLM:
     def __init__(self, model: str | None = None, **settings: Any) -> None:
         """`settings` are EngineConfig's fields; sizes may be texts such as "512MiB".
 
+        A model that is not here is fetched first; stderr shows how far that is.
         Raises ConfigError, or what build_engine raises.
         """
         known = {item.name for item in dataclasses.fields(EngineConfig)}
         if unknown := sorted(settings.keys() - known):
             raise TypeError(f"LLM has no setting {', '.join(unknown)}; there are {', '.join(sorted(known))}")
         config = EngineConfig(**settings) if model is None else EngineConfig(model=model, **settings)
-        files = resolve(config.model)
+        with Bar() as bar:
+            files = resolve(config.model, bar.show)
         self._config = config
         self.tokenizer = Tokenizer.load(files)
         self._words = Words(self.tokenizer)

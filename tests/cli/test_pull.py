@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from octavo.cli import main as cli
-from octavo.cli import pull
 from octavo.formats.catalogue import CATALOGUE
+from octavo.formats.progress_bar import Bar, draw
 
 
 @pytest.fixture(autouse=True)
@@ -51,13 +51,12 @@ def test_no_name(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_the_bar(done: int, total: int, shown: str) -> None:
-    assert pull.draw("x", done, total) == shown
+    assert draw("x", done, total) == shown
 
 
 def test_without_a_terminal_each_thing_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    bar = pull.Bar()
-    for done in range(5):
-        bar.show("downloading", done, 4 << 20)
-    bar.show("unpacking", 1, 2048)
-    bar.end()
+    with Bar() as bar:
+        for done in range(5):
+            bar.show("downloading", done, 4 << 20)
+        bar.show("unpacking", 1, 2048)
     assert capsys.readouterr().err == "downloading (4.0MiB)\nunpacking (2.0KiB)\n"

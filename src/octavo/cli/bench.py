@@ -7,6 +7,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from octavo.cli.options import at_least
+from octavo.cli.pull import pull_dataset
 
 if TYPE_CHECKING:
     from octavo.bench.workload import Workload
@@ -60,9 +61,12 @@ def add_workload(parser: argparse.ArgumentParser) -> None:
 
 
 def workload(arguments: argparse.Namespace) -> Workload:
-    """What `add_workload`'s flags say."""
+    """What `add_workload`'s flags say; its data set is fetched now if it is not here."""
     from octavo.bench.workload import Workload
+    from octavo.formats.catalogue import find
 
+    if find(arguments.dataset, "dataset") is not None:
+        pull_dataset(arguments.dataset)
     return Workload(
         count=arguments.num_prompts,
         warm_up=arguments.num_warmups,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from octavo.cli.bench import add_workload, workload
 from octavo.cli.options import Sources, add_settings, at_least
+from octavo.cli.pull import pull
 from octavo.config import EngineConfig, ServerConfig
 
 if TYPE_CHECKING:
@@ -123,6 +124,7 @@ def _measure(
     from octavo.runtime.build import build_engine
     from octavo.simulate.machine import RealMachine, VirtualMachine
 
+    pull(config.model)
     # Comparable: in contiguous memory all layers are one KV group, whatever windows they have.
     engine = build_engine(replace(config, kv_policy="contiguous"))
     facts = engine.facts

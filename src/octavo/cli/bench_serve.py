@@ -10,6 +10,7 @@ from typing import Any
 
 from octavo.cli.bench import add_workload, workload
 from octavo.cli.options import at_least
+from octavo.cli.pull import pull
 from octavo.config import ConfigError, EngineConfig
 
 #: Only there $OPENAI_API_KEY is sent without being asked for: a real key must not go to whatever --base-url names.
@@ -78,6 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
         limits = Limits.parse(arguments.goodput)
     except ValueError as error:
         raise ConfigError(f"--goodput: {error}") from None
+    pull(arguments.tokenizer)
     work = workload(arguments)
     requests, warm_up = work.build(tokenizer_of(arguments.tokenizer))
     sampling: dict[str, Any] = {"temperature": arguments.temperature}

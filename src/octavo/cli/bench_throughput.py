@@ -9,6 +9,7 @@ from pathlib import Path
 
 from octavo.cli.bench import add_workload, workload
 from octavo.cli.options import Sources, add_settings
+from octavo.cli.pull import pull
 from octavo.config import EngineConfig, ServerConfig
 
 
@@ -28,6 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
     from octavo.bench.workload import tokenizer_of
     from octavo.runtime.build import build_engine
 
+    pull(config.model)
     work = workload(arguments)
     tokenizer = tokenizer_of(config.model)
     requests, warm_up = work.build(tokenizer)

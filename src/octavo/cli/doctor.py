@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 from octavo import __version__
 from octavo.cli.options import Sources, add_settings
-from octavo.cli.pull import rounded_size
 from octavo.config import EngineConfig, ServerConfig
+from octavo.formats.progress_bar import rounded_size
 
 if TYPE_CHECKING:
     from octavo.models.defaults import SamplingDefaults

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
-import time
 from pathlib import Path
 
-from octavo.cli.options import show_size
 from octavo.config import ConfigError
-
-_REDRAW_S = 0.1
-_BAR_WIDTH = 28
+from octavo.formats.progress_bar import Bar, rounded_size
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,15 +28,20 @@ def run(arguments: argparse.Namespace) -> int:
 def pull(name: str) -> Path:
     """The file or folder of that name, fetched with a progress bar on stderr."""
     from octavo.formats.catalogue import find
-    from octavo.formats.resolve import resolve, resolve_dataset
+    from octavo.formats.resolve import resolve
 
-    bar = Bar()
-    try:
-        if find(name, "dataset") is not None:
-            return resolve_dataset(name, bar.show)
+    if find(name, "dataset") is not None:
+        return pull_dataset(name)
+    with Bar() as bar:
         return resolve(name, bar.show).path
-    finally:
-        bar.end()
+
+
+def pull_dataset(name: str) -> Path:
+    """The data set's file (a path, or a name of the catalogue), fetched with a progress bar on stderr."""
+    from octavo.formats.resolve import resolve_dataset
+
+    with Bar() as bar:
+        return resolve_dataset(name, bar.show)
 
 
 def catalogue_table() -> str:
@@ -58,44 +58,3 @@ def catalogue_table() -> str:
         "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[4]]) for row in rows
     ]
     return "\n".join([*lines, "", f"kept in {folder} (change with OCTAVO_CACHE)"])
-
-
-def rounded_size(size: int) -> str:
-    """98362432 -> 93.8MiB."""
-    for unit, shift in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
-        if size >= 1 << shift:
-            return f"{size / (1 << shift):.1f}{unit}"
-    return show_size(size)
-
-
-class Bar:
-    """A progress bar on a terminal's stderr; elsewhere one line for each thing that is done."""
-
-    def __init__(self) -> None:
-        self._terminal = sys.stderr.isatty()
-        self._what = ""
-        self._drawn_s = 0.0
-
-    def show(self, what: str, done: int, total: int) -> None:
-        """Draw `done` of `total` bytes; called as often as the worker likes."""
-        if not self._terminal:
-            if what != self._what:
-                self._what = what
-                print(f"{what} ({rounded_size(total)})", file=sys.stderr, flush=True)
-            return
-        now = time.monotonic()
-        if what == self._what and now - self._drawn_s < _REDRAW_S and done < total:
-            return
-        self._what, self._drawn_s = what, now
-        print("\r\x1b[K" + draw(what, done, total), end="", file=sys.stderr, flush=True)
-
-    def end(self) -> None:
-        if self._terminal and self._what:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-
-
-def draw(what: str, done: int, total: int) -> str:
-    """`what [#####.....] 50% of 93.8MiB`."""
-    share = min(1.0, done / total) if total else 0.0
-    filled = round(share * _BAR_WIDTH)
-    return f"{what} [{'#' * filled}{'.' * (_BAR_WIDTH - filled)}] {share:4.0%} of {rounded_size(total)}"

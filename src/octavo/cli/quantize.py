@@ -8,7 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from octavo.cli.pull import Bar, rounded_size
+from octavo.cli.pull import pull_dataset
+from octavo.formats.progress_bar import Bar, rounded_size
 from octavo.formats.requantize import MIXES, GgufSource, Report, Source, requantize
 
 if TYPE_CHECKING:
@@ -43,8 +44,9 @@ def run(arguments: argparse.Namespace) -> int:
     from octavo.text.gguf_export import check_same_tokens
 
     _check(arguments)
-    bar = Bar()
-    try:
+    if arguments.text == "sharegpt":
+        pull_dataset(arguments.text)
+    with Bar() as bar:
         files = resolve(arguments.model, bar.show)
         paths = part_paths(files.path) if part_of(files.path) else [files.path]
         if arguments.to.exists() and any(path.exists() and arguments.to.samefile(path) for path in paths):
@@ -52,8 +54,6 @@ def run(arguments: argparse.Namespace) -> int:
         source = _source(files)
         check = partial(check_same_tokens, files) if files.kind == "safetensors" else None
         report = requantize(source, arguments.to, arguments.mix, arguments.again, bar.show, check)
-    finally:
-        bar.end()
     print(table(report))
     print(f"{arguments.to}: {rounded_size(arguments.to.stat().st_size)}, from {rounded_size(report.source_nbytes)}")
     if arguments.text is None:
