@@ -9,26 +9,28 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from octavo.backends.ops import Floats, Ints, Weight
-from octavo.formats.blocks import quantize
+from octavo.backends.ops import Ints, Weight
+from octavo.formats.blocks import dequantize_rows, quantize, row_bytes
+from octavo.formats.ggml_types import is_quantised
 from octavo.formats.gguf_write import MetadataValue
 from octavo.formats.model_files import ModelFiles
 from octavo.formats.safetensors import MAX_INDEX_BYTES, read_json
 from octavo.formats.tensor import Bytes, Later, Tensor, TensorType
 from octavo.models.description import Description
 from octavo.models.fields import Fields, MetadataError
+from octavo.models.gguf_keys import gguf_keys, rope_factors
 from octavo.models.load import LoadedModel, architecture_of, load_model
-from octavo.models.names import Entry, Exact, Fused, Names, Stacked
-from octavo.models.rope import Rope, base_frequencies
-from octavo.models.rope_fields import THETA
-from octavo.models.rotary_rows import half_order
+from octavo.models.names import Entry, Exact, Fused, Heads, Names, Stacked
+from octavo.models.rope import Rope
+from octavo.models.rotary_rows import stored_rows
 from octavo.models.slots import WeightsError, slot_shapes
-from octavo.models.spec import Attention, DecoderSpec, MoE
+from octavo.models.spec import DecoderSpec, MoE
 
 #: What the two descriptions of one model may differ in.
 _OWN_WORDS = ("architecture", "interleaved")
@@ -75,7 +77,7 @@ def draft_gguf(files: ModelFiles) -> GgufDraft:
         raise _cant(files, loaded)
     name, spec = architecture.gguf[0], loaded.spec
     draft = GgufDraft(files.path, len(spec.layers), spec.vocab, loaded.release)
-    keys = _keys(name, spec, Fields(config, "config.json"))
+    keys = gguf_keys(name, spec, Fields(config, "config.json"))
     draft.metadata = {"general.architecture": name, **{f"{name}.{key}": value for key, value in keys.items()}}
     # As a reader will see the keys: f32 for what is written so.
     seen = {
@@ -85,17 +87,26 @@ def draft_gguf(files: ModelFiles) -> GgufDraft:
     names = architecture.names(description)
     tensors = _Tensors(loaded, names, files)
     draft.makers, draft.made_of = tensors.makers, tensors.made_of
-    if (factors := _rope_factors(spec, Fields(config, "config.json"))) is not None:
-        freqs = quantize("rope_freqs.weight", factors, TensorType.F32)
-        draft.makers["rope_freqs.weight"] = lambda: freqs
+    for factors in rope_factors(spec, Fields(config, "config.json")):
+        draft.makers[factors.name] = partial(_itself, factors)
     try:
         read_back = architecture.spec(description)
     except MetadataError as error:
         raise _cant(files, loaded) from error
-    if not _same(spec, read_back):
+    if not _same(spec, read_back) or _computed_otherwise(spec):
         raise _cant(files, loaded)
     tensors.interleaved = [_interleaved(layer.mixer.rope) for layer in read_back.layers]
     return draft
+
+
+def _itself(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def _computed_otherwise(spec: DecoderSpec) -> bool:
+    """Whether others take the same metadata for something else: llama.cpp scores groups of experts by two of each."""
+    mixtures = [layer.ffn for layer in spec.layers if isinstance(layer.ffn, MoE)]
+    return any(mixture.routing.groups > 1 and mixture.routing.group_score != "top2" for mixture in mixtures)
 
 
 def _interleaved(rope: Rope | None) -> bool:
@@ -126,88 +137,6 @@ def _same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-# ------------------------------------------------------------------------------------------------------------- metadata
-
-
-def _keys(name: str, spec: DecoderSpec, config: Fields) -> dict[str, MetadataValue]:
-    """Keys without the architecture before them."""
-    layer = spec.layers[0]
-    mixer = layer.mixer
-    keys: dict[str, MetadataValue] = {
-        "block_count": len(spec.layers),
-        "context_length": spec.context,
-        "embedding_length": spec.hidden,
-        "feed_forward_length": layer.ffn.hidden,
-        "vocab_size": spec.vocab,
-        "attention.head_count": mixer.heads,
-        "attention.head_count_kv": mixer.kv_heads,
-        "attention.key_length": mixer.head_dim,
-        "attention.value_length": mixer.head_dim,
-        f"attention.layer_norm_{'rms_' if layer.norm.kind == 'rms' else ''}epsilon": float(layer.norm.eps),
-    }
-    if isinstance(layer.ffn, MoE):
-        keys["expert_count"], keys["expert_used_count"] = layer.ffn.routing.experts, layer.ffn.routing.used
-        keys["expert_feed_forward_length"] = layer.ffn.hidden
-    if isinstance(mixer, Attention):
-        windows = {one.mixer.window for one in spec.layers if isinstance(one.mixer, Attention)} - {0}
-        if windows:
-            keys["attention.sliding_window"] = max(windows)
-        if mixer.softcap:
-            keys["attn_logit_softcapping"] = float(mixer.softcap)
-    if spec.logit_softcap:
-        keys["final_logit_softcapping"] = float(spec.logit_softcap)
-    if name == "granite":
-        keys["attention.scale"], keys["embedding_scale"] = float(mixer.scale), float(spec.embedding_scale)
-        keys["residual_scale"], keys["logit_scale"] = float(layer.residual_scale), 1.0 / spec.logit_scale
-    if name in ("command-r", "cohere2"):
-        keys["logit_scale"] = float(spec.logit_scale)
-    if name in ("gptneox", "stablelm"):
-        keys["use_parallel_residual"] = layer.parallel
-    return {**keys, **_rope_keys(spec, config)}
-
-
-def _rope_keys(spec: DecoderSpec, config: Fields) -> dict[str, MetadataValue]:
-    rope = _rope(spec)
-    if rope is None:
-        return {}
-    scaling = _scaling(config)
-    keys: dict[str, MetadataValue] = {"rope.dimension_count": rope.rotary_dim, "rope.freq_base": _theta(config)}
-    kind = scaling.text("rope_type", scaling.text("type", "default"))
-    if kind in ("linear", "yarn"):
-        keys["rope.scaling.type"], keys["rope.scaling.factor"] = kind, scaling.number("factor", 1e-3, 1e6)
-    if kind == "yarn" and scaling.has("original_max_position_embeddings"):
-        keys["rope.scaling.original_context_length"] = scaling.integer("original_max_position_embeddings", 1, 1 << 31)
-    return keys
-
-
-def _rope_factors(spec: DecoderSpec, config: Fields) -> Floats | None:
-    """Divisors of the frequencies, which say llama3's scaling; None with another, or none."""
-    rope, scaling = _rope(spec), _scaling(config)
-    if rope is None or scaling.text("rope_type", "default") != "llama3":
-        return None
-    return (base_frequencies(_theta(config), rope.rotary_dim) / rope.inv_freq).astype(np.float32)
-
-
-def _rope(spec: DecoderSpec) -> Rope | None:
-    """Of the first full layer that rotates, or of the first that does."""
-    ropes = [layer.mixer.rope for layer in spec.layers if getattr(layer.mixer, "window", 0) == 0]
-    ropes += [layer.mixer.rope for layer in spec.layers]
-    return next((rope for rope in ropes if rope is not None), None)
-
-
-def _scaling(config: Fields) -> Fields:
-    scaling = config.section("rope_parameters" if config.has("rope_parameters") else "rope_scaling")
-    return scaling.section("full_attention") if scaling.has("full_attention") else scaling
-
-
-def _theta(config: Fields) -> float:
-    outer = config.number("rotary_emb_base", *THETA, 10_000.0)
-    return _scaling(config).number("rope_theta", *THETA, config.number("rope_theta", *THETA, outer))
-
-
-# -------------------------------------------------------------------------------------------------------------- tensors
-
-
 class _Tensors:
     """How each tensor of the file is made of the model's slots.
 
@@ -224,7 +153,7 @@ class _Tensors:
         made_of: dict[str, tuple[Entry, list[str]]] = {}
         for slot in self._shapes:
             entry = names.entry(slot)
-            plain = isinstance(entry, (str, Exact, Stacked)) or (isinstance(entry, Fused) and not entry.per_head)
+            plain = isinstance(entry, (str, Exact, Stacked, Heads)) or (isinstance(entry, Fused) and not entry.per_head)
             if not plain or (isinstance(entry, Stacked) and (entry.transposed or entry.step != 1)):
                 raise _cant(files, loaded)
             tensor = entry if isinstance(entry, str) else entry.tensor
@@ -255,6 +184,8 @@ class _Tensors:
             raise WeightsError(f"what GGUF has as {name} is {found} here; all of it must have one type")
         if any(weight.tensor.order is not None for weight in weights):
             raise WeightsError(f"what GGUF has as {name} is in act-order here, which GGUF can't say")
+        if isinstance(entry, Heads):
+            return self._by_head(name, entry, slots[0])
 
         def make() -> Bytes:
             data = [_rows(weight, self._stored_rows(slot)) for slot, weight in zip(slots, weights, strict=True)]
@@ -264,15 +195,33 @@ class _Tensors:
         shape = (len(slots), rows // len(slots), width) if isinstance(entry, Stacked) else (rows, width)
         return Tensor(name, type_, shape, Later(rows, weights[0].tensor.row_bytes, make))
 
+    def _by_head(self, name: str, entry: Heads, slot: str) -> Tensor:
+        """A transposed one is float32 from then on if it was quantised."""
+        weight, (rows, width) = self._weights.matrices[slot], self._shapes[slot]
+        heads, type_ = self._spec.layers[int(slot.split(".")[1])].mixer.heads, weight.tensor.type
+        own = rows // heads
+        if not entry.transposed:
+            later = Later(rows, weight.tensor.row_bytes, lambda: _rows(weight, None))
+            return Tensor(name, type_, (heads, own, width), later)
+        kept = not is_quantised(type_)
+        element_bytes = row_bytes(type_, 1) if kept else 4
+
+        def make() -> Bytes:
+            data = np.ascontiguousarray(_rows(weight, None))
+            values = data.view(f"u{element_bytes}") if kept else dequantize_rows(type_, data)
+            turned = np.ascontiguousarray(values.reshape(heads, own, width).swapaxes(1, 2))
+            return turned.view(np.uint8).reshape(heads * width, -1)
+
+        later = Later(heads * width, own * element_bytes, make)
+        return Tensor(name, type_ if kept else TensorType.F32, (heads, width, own), later)
+
     def _stored_rows(self, slot: str) -> Ints | None:
         """Which of the slot's rows each stored row is; None: in order. The inverse of rotary_rows.unpermute_rotary."""
-        kind = slot.removesuffix(".bias").removesuffix("_norm").rsplit(".", 1)[-1]
-        if kind not in ("q", "k") or not self.interleaved[index := int(slot.split(".")[1])]:
+        if not slot.startswith("layers."):
             return None
-        mixer = self._spec.layers[index].mixer
-        assert mixer.rope is not None, "layers without positions are not interleaved"
-        order = half_order(mixer.heads if kind == "q" else mixer.kv_heads, mixer.head_dim, mixer.rope.rotary_dim)
-        return np.argsort(order).astype(np.int32)
+        kind, index = slot.removesuffix(".bias").removesuffix("_norm").rsplit(".", 1)[-1], int(slot.split(".")[1])
+        rows = stored_rows(self._spec.layers[index].mixer, kind, self.interleaved[index])
+        return None if rows is None else np.argsort(rows).astype(np.int32)
 
 
 def _rows(weight: Weight, order: Ints | None) -> Bytes:

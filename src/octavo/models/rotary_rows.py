@@ -7,20 +7,30 @@ import numpy.typing as npt
 
 from octavo.backends.ops import Ints, Weight
 from octavo.models.slots import Weights
-from octavo.models.spec import DecoderSpec, LatentAttention
+from octavo.models.spec import Attention, DecoderSpec, LatentAttention
 
 
 def unpermute_rotary(spec: DecoderSpec, weights: Weights) -> None:
     """Give Q and K of layers whose rows are stored for pairs (2i, 2i + 1) the row order of pairs (i, i + r / 2)."""
     for index, layer in enumerate(spec.layers):
-        mixer = layer.mixer
-        if isinstance(mixer, LatentAttention):
-            _reorder(weights, f"layers.{index}.q", _rotated_first(mixer))
-            if mixer.rope.interleaved:
-                _reorder(weights, f"layers.{index}.k_rope", half_order(1, mixer.rope.rotary_dim, mixer.rope.rotary_dim))
-        elif mixer.rope is not None and mixer.rope.interleaved:
-            for name, heads in (("q", mixer.heads), ("k", mixer.kv_heads)):
-                _reorder(weights, f"layers.{index}.{name}", half_order(heads, mixer.head_dim, mixer.rope.rotary_dim))
+        rope = layer.mixer.rope
+        for name in ("q", "k_rope") if isinstance(layer.mixer, LatentAttention) else ("q", "k"):
+            rows = stored_rows(layer.mixer, name, rope is not None and rope.interleaved)
+            if rows is not None:
+                _reorder(weights, f"layers.{index}.{name}", rows)
+
+
+def stored_rows(mixer: Attention | LatentAttention, name: str, interleaved: bool) -> Ints | None:
+    """int32 [out]: which stored row each row of a layer's matrix `name` is, in a file that stores what rotates
+    interleaved, or not. None: they are stored in order."""
+    if isinstance(mixer, LatentAttention):
+        if name == "q":
+            return _rotated_first(mixer, interleaved)
+        rotary = mixer.rope.rotary_dim
+        return half_order(1, rotary, rotary) if name == "k_rope" and interleaved else None
+    if name not in ("q", "k") or mixer.rope is None or not interleaved:
+        return None
+    return half_order(mixer.heads if name == "q" else mixer.kv_heads, mixer.head_dim, mixer.rope.rotary_dim)
 
 
 def _reorder(weights: Weights, slot: str, rows: Ints) -> None:
@@ -34,10 +44,10 @@ def _reorder(weights: Weights, slot: str, rows: Ints) -> None:
             weights.vectors[vector] = values[rows[: len(values)]]  # one head's order is that of the first
 
 
-def _rotated_first(mixer: LatentAttention) -> Ints:
+def _rotated_first(mixer: LatentAttention, interleaved: bool) -> Ints:
     """int32 [heads * head_dim]: what is rotated is stored behind the rest of each of q's heads; it comes first."""
     rotary = mixer.rope.rotary_dim
-    order = half_order(1, rotary, rotary) if mixer.rope.interleaved else np.arange(rotary, dtype=np.int32)
+    order = half_order(1, rotary, rotary) if interleaved else np.arange(rotary, dtype=np.int32)
     within = np.concatenate([mixer.nope_dim + order, np.arange(mixer.nope_dim)])
     rows: Ints = (np.arange(mixer.heads)[:, None] * mixer.head_dim + within).reshape(-1).astype(np.int32)
     return rows
