@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 from tests.oracle.tiny import MODELS, VOCAB, write_folder
 from tests.text.test_gguf_export import KINDS, folder_with
+from tokenizers import normalizers
+from tokenizers.models import BPE
 
 from octavo.cli.main import main
 from octavo.formats.gguf import GgufFile
@@ -66,6 +69,29 @@ def test_from_safetensors(model: Path, text: Path, tmp_path: Path, capsys: pytes
     )
     assert ours.encode(TEXT) == theirs.encode(TEXT)
     assert ours.vocabulary.size == VOCAB
+
+
+def test_from_safetensors_with_sentencepieces_tokenizer(
+    model: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "t", "h", "th"]
+    ids = {word: index for index, word in enumerate(words)}
+    assert len(ids) == VOCAB
+    library = tokenizers.Tokenizer(BPE(ids, [("t", "h")], byte_fallback=True, unk_token="<unk>", fuse_unk=True))
+    library.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    library.add_special_tokens(words[:3])
+    library.save(str(model / "tokenizer.json"))
+    (model / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>", "eos_token": "</s>"}))
+    target = tmp_path / "small.gguf"
+    assert main(["quantize", str(model), str(target), "--mix", "Q8_0", "--text", str(text), "--tokens", "300"]) == 0
+    _, before, after = scores(capsys.readouterr().out)
+    assert math.log(after) == pytest.approx(math.log(before), rel=0.05)
+    assert GgufFile.open(target).metadata.string("tokenizer.ggml.model") == "llama"
+    ours, theirs = (
+        Tokenizer.load(ModelFiles(kind, path, "")) for kind, path in (("gguf", target), ("safetensors", model))
+    )
+    assert ours.encode(TEXT) == theirs.encode(TEXT)
+    assert len(ours.encode("the th")) == 5  # a space, th, e, a space, th
 
 
 def test_from_gguf(model: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,8 +1,11 @@
-"""A folder's tokenizer.json as the metadata of a GGUF file: byte-level byte-pair encoding only."""
+"""A folder's tokenizer.json as the metadata of a GGUF file.
+
+Byte-level byte-pair encoding is here, vocabularies of SentencePiece are in gguf_export_pieces.py.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +14,20 @@ import tokenizers
 from tokenizers import Regex, pre_tokenizers
 
 from octavo.formats.errors import ModelFileError
+from octavo.formats.gguf import GgufFile
 from octavo.formats.gguf_write import MetadataValue
 from octavo.formats.model_files import ModelFiles
 from octavo.formats.safetensors import read_json
 from octavo.models.defaults import TURN_ENDS, end_ids_from_folder
+from octavo.text.gguf_export_pieces import merges_metadata, unigram_metadata
 from octavo.text.gguf_vocabulary import CONTROL, NORMAL, UNUSED, USER_DEFINED
 from octavo.text.pretokenizers import PRE_TOKENIZERS, PreTokenizer
 from octavo.text.template_source import find_template
 from octavo.text.tokenizer import Tokenizer
+from octavo.text.vocabulary import Vocabulary
 
 _MAX_JSON_BYTES = 64 << 20
+_RANDOM_TEXTS = 400
 _END_KEYS = ("tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")
 
 #: Texts whose pieces tell the ways to cut apart. Characters on which GGUF's names are coarser than authors' rules
@@ -48,18 +55,20 @@ def tokenizer_metadata(files: ModelFiles, size: int) -> dict[str, MetadataValue]
     path = files.path / "tokenizer.json"
     vocabulary = Tokenizer.load(files).vocabulary
     description = read_json(path, _MAX_JSON_BYTES)
-    model = description.get("model")
-    if not isinstance(model, dict) or model.get("type") != "BPE" or model.get("byte_fallback"):
-        raise ModelFileError(path, f"is {_kind(model)}; octavo quantize writes byte-level BPE vocabularies only")
-    texts, types = _tokens(description, model, size)
-    metadata: dict[str, MetadataValue] = {
-        "tokenizer.ggml.model": "gpt2",
-        "tokenizer.ggml.pre": _pre_tokenizer_name(path, bool(model.get("ignore_merges"))),
-        "tokenizer.ggml.tokens": texts,
-        "tokenizer.ggml.token_type": np.array(types, np.int32),
-        "tokenizer.ggml.merges": [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]],
-        "tokenizer.ggml.add_bos_token": vocabulary.add_bos,
-    }
+    match description.get("model"):
+        case {"type": "BPE", "byte_fallback": True}:
+            metadata = merges_metadata(path, description, size)
+        case {"type": "BPE"}:
+            metadata = _byte_level(path, description, size)
+        case {"type": "Unigram"}:
+            metadata = unigram_metadata(path, description, size)
+        case model:
+            kind = model.get("type") if isinstance(model, dict) else None
+            raise ModelFileError(path, f"is of type {kind!r}; octavo quantize writes BPE and Unigram vocabularies")
+    texts = metadata["tokenizer.ggml.tokens"]
+    assert isinstance(texts, list)
+    metadata["tokenizer.ggml.add_bos_token"] = vocabulary.add_bos
+    metadata["tokenizer.ggml.add_eos_token"] = vocabulary.add_eos
     for name, token in (("bos", vocabulary.bos_id), ("eos", vocabulary.eos_id)):
         if token is not None:
             metadata[f"tokenizer.ggml.{name}_token_id"] = token
@@ -85,16 +94,53 @@ def _other_ends(files: ModelFiles, texts: Sequence[str], eos_id: int | None) -> 
 def check_same_tokens(source: ModelFiles, target: Path) -> None:
     """Raise ModelFileError unless the written file's tokenizer gives the ids of the folder's."""
     ours, theirs = Tokenizer.load(ModelFiles("gguf", target, "")), Tokenizer.load(source)
-    for text in PROBES:
+    texts = list(PROBES)
+    # Texts made of byte-level tokens hold characters on which GGUF's names are coarser, see PROBES.
+    if GgufFile.open(target).metadata.string("tokenizer.ggml.model") != "gpt2":
+        texts += _random_texts(theirs)
+        _check_same_control(source, ours.vocabulary, theirs.vocabulary)
+    for text in texts:
         if ours.encode_prompt(text) != theirs.encode_prompt(text):
             raise ModelFileError(
                 source.path / "tokenizer.json", f"can't be written as GGUF: {text!r} would get other tokens there"
             )
 
 
-def _kind(model: object) -> str:
-    kind = model.get("type") if isinstance(model, dict) else None
-    return "byte-fallback BPE (SentencePiece's)" if kind == "BPE" else f"of type {kind!r}"
+def _check_same_control(source: ModelFiles, ours: Vocabulary, theirs: Vocabulary) -> None:
+    """Raise ModelFileError where GGUF takes a token for bos or eos that the folder has none for, or can't say that
+    control tokens take white space with them."""
+    if ours.swallows != theirs.swallows:
+        raise ModelFileError(
+            source.path / "tokenizer.json",
+            "has control tokens that take white space beside them with them; GGUF says so of Phi-3 alone, by its name",
+        )
+    for name, one, other in (("bos", ours.bos_id, theirs.bos_id), ("eos", ours.eos_id, theirs.eos_id)):
+        if one != other:
+            raise ModelFileError(
+                source.path / "tokenizer_config.json",
+                f"names {'no token' if other is None else f'token {other}'} as {name}; GGUF would take token {one}",
+            )
+
+
+def _byte_level(path: Path, description: Mapping[str, Any], size: int) -> dict[str, MetadataValue]:
+    model = description["model"]
+    texts, types = _tokens(description, model, size)
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": _pre_tokenizer_name(path, bool(model.get("ignore_merges"))),
+        "tokenizer.ggml.tokens": texts,
+        "tokenizer.ggml.token_type": np.array(types, np.int32),
+        "tokenizer.ggml.merges": [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]],
+    }
+
+
+def _random_texts(tokenizer: Tokenizer) -> Iterator[str]:
+    """Texts of the vocabulary's own tokens, the same ones each time."""
+    random = np.random.default_rng(0)
+    table = tokenizer.vocabulary.token_bytes
+    for _ in range(_RANDOM_TEXTS):
+        ids = random.integers(0, len(table), random.integers(1, 24)).tolist()
+        yield b"".join(table[index] for index in ids if not tokenizer.is_control(index)).decode(errors="ignore")
 
 
 def _tokens(description: Mapping[str, Any], model: Mapping[str, Any], size: int) -> tuple[list[str], list[int]]:
