@@ -97,6 +97,30 @@ def test_normalised_text_becomes_no_control_token(normalising: tuple[Library, To
         assert not any(map(tokenizer.is_control, encode("＜end_of_turn＞")))
 
 
+@pytest.mark.parametrize("kind", ["unigram", "merges"])
+def test_what_a_vocabulary_without_bytes_can_not_say_is_left_out(kind: str, tmp_path: Path) -> None:
+    """And never becomes the letters of "<unk>", which stay letters where users write them."""
+    words = ["<unk>", "<s>", "</s>", "▁", "a", "b", "<", ">", "u", "n", "k", "s"]
+    model: Any = models.BPE({word: index for index, word in enumerate(words)}, [], unk_token="<unk>")
+    if kind == "unigram":
+        model = models.Unigram([(word, -1.0 * index) for index, word in enumerate(words)], 0, False)
+    library = Library(model)
+    library.normalizer = normalizers.Replace(" ", "▁")
+    library.decoder = decoders.Replace("▁", " ")
+    library.add_special_tokens(words[:3])
+    library.save(str(tmp_path / "tokenizer.json"))
+    loaded = Tokenizer.load(ModelFiles("safetensors", tmp_path, "x"))
+
+    def said(text: str) -> list[str]:
+        return [words[token] for token in loaded.encode(text)]
+
+    assert said("aé日b") == ["a", "b"]
+    assert said("é") == []
+    assert said("aé<unk> b") == ["a", "<", "u", "n", "k", ">", "▁", "b"]
+    assert loaded.decode(loaded.encode("<s>a")) == "<s>a"
+    assert loaded.encode_trusted("é<s>a") == [1, 4]
+
+
 def test_a_word_of_the_user_may_hold_spaces(tmp_path: Path) -> None:
     """As Gemma's tokenizer.json has them: U+2581 in tokens that were added, and that are not special."""
     write_json(tmp_path, {**UNIGRAM})

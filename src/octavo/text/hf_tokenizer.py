@@ -53,7 +53,18 @@ def load_hf(folder: Path) -> tuple[PlainEncoder, Vocabulary]:
         },
     )
     first_differs = "Metaspace" in _node_types(description.get("pre_tokenizer"))
-    return PlainEncoder(tokenizer, vocabulary.size, first_differs), vocabulary.checked(path)
+    unknown = _unknown(description.get("model"), {text: ids[text] for text in special})
+    return PlainEncoder(tokenizer, vocabulary.size, first_differs, unknown), vocabulary.checked(path)
+
+
+def _unknown(model: object, control: Mapping[str, int]) -> tuple[int, str] | None:
+    """Id and text of the token for what the vocabulary can't say, if that is a control token."""
+    if not isinstance(model, dict):
+        return None
+    text = model.get("unk_token")
+    if model.get("type") == "Unigram" and isinstance(index := model.get("unk_id"), int):
+        text = model["vocab"][index][0]
+    return (control[text], text) if isinstance(text, str) and text in control else None
 
 
 def _tokenizer(path: Path) -> tuple[tokenizers.Tokenizer, list[int]]:

@@ -16,11 +16,19 @@ class PlainEncoder:
     size: number of ids in the vocabulary; the library's ids from there on stand for nothing and are left out.
     first_differs: the tokenizer treats the beginning of a text in its own way (SentencePiece's leading space). A
     stretch that continues a text is then encoded behind a mark, a word of its own that nobody can guess.
+    unknown: id and text of the control token for characters that the vocabulary can't say. They are left out.
     """
 
-    def __init__(self, tokenizer: tokenizers.Tokenizer, size: int, first_differs: bool = False) -> None:
+    def __init__(
+        self,
+        tokenizer: tokenizers.Tokenizer,
+        size: int,
+        first_differs: bool = False,
+        unknown: tuple[int, str] | None = None,
+    ) -> None:
         self._tokenizer = tokenizer
         self._size = size
+        self._unknown_id, self._unknown_text = unknown or (-1, "")
         self._mark = ""
         if first_differs:
             self._mark = f"\0{secrets.token_hex(16)}"
@@ -40,6 +48,18 @@ class PlainEncoder:
             ids: list[int] = self._tokenizer.encode_batch_fast([marked], add_special_tokens=False)[0].ids
         except TypeError:  # the library takes whatever is valid UTF-8
             raise HalfCharacterError from None
+        if self._unknown_id in ids:
+            ids = self._without_unknown(text, ids, continues)
         if max(ids, default=0) >= self._size:
             return [token for token in ids if token < self._size]
+        return ids
+
+    def _without_unknown(self, text: str, ids: list[int], continues: bool) -> list[int]:
+        """The token itself stays where a text spells it out."""
+        if self._unknown_text not in text:
+            return [token for token in ids if token != self._unknown_id]
+        before, *others = text.split(self._unknown_text)
+        ids = self.encode(before, continues)
+        for part in others:
+            ids += [self._unknown_id, *self.encode(part, continues=True)]
         return ids
