@@ -35,6 +35,9 @@ def tensors(type_: TensorType, tied: bool) -> list[Tensor]:
     for layer in range(LAYERS):
         made += [
             quantize(f"blk.{layer}.attn_norm.weight", rng.standard_normal(256), TensorType.F32),
+            quantize(
+                f"blk.{layer}.attn_q_norm.weight", rng.standard_normal((2, 32)), TensorType.F32
+            ),  # one for each head
             quantize(f"blk.{layer}.attn_q.bias", rng.standard_normal(64), TensorType.F32),
             matrix(f"blk.{layer}.attn_q.weight", 64, 256),
             matrix(f"blk.{layer}.attn_v.weight", 32, 256),
@@ -77,7 +80,7 @@ def test_what_is_kept_survives_that_its_source_gives_memory_back(tmp_path: Path)
     requantize(Vanishing(file), tmp_path / "q.gguf", "Q8_0")
     read = GgufFile.open(tmp_path / "q.gguf")
     for layer in range(LAYERS):
-        for name in (f"blk.{layer}.attn_norm.weight", f"blk.{layer}.ffn_gate_inp.weight"):
+        for name in (f"blk.{layer}.{kept}.weight" for kept in ("attn_norm", "attn_q_norm", "ffn_gate_inp")):
             np.testing.assert_array_equal(read.tensor(name).data, file.tensor(name).data)
 
 
@@ -141,7 +144,7 @@ def test_what_is_kept(tmp_path: Path) -> None:
         else:
             assert new.type is TensorType.Q8_0
             assert np.abs(dequantize(new) - dequantize(old)).max() < 0.02
-    assert {type_.name: found.tensors for type_, found in report.formats.items()} == {"Q8_0": 65, "F32": 32, "F16": 16}
+    assert {type_.name: found.tensors for type_, found in report.formats.items()} == {"Q8_0": 65, "F32": 48, "F16": 16}
     assert 0.001 < report.formats[TensorType.Q8_0].error < 0.01
     assert report.formats[TensorType.F32].error == 0.0
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.oracle.families import FAMILIES, write_family
+from tests.oracle.families_gguf import write_family_gguf
 from tests.oracle.tiny import MODELS, write_folder
 
 from octavo.backends.ops import Weight
@@ -58,6 +59,19 @@ def test_families(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "folder"
     write_family(FAMILIES[name], folder)
     assert_same_numbers(load_model(ModelFiles("safetensors", folder, "m")), written(folder, tmp_path / "m.gguf"))
+
+
+@pytest.mark.parametrize("name", [name for name, family in FAMILIES.items() if family.gguf and name not in REFUSED])
+def test_tensors_are_those_of_llama_cpps_converter(tmp_path: Path, name: str) -> None:
+    draft = draft_gguf(ModelFiles("safetensors", write_family(FAMILIES[name], tmp_path / "folder"), "m"))
+    write_family_gguf(FAMILIES[name], tmp_path / "converted.gguf")
+    converted = GgufFile.open(tmp_path / "converted.gguf")
+    assert sorted(draft.names) == sorted(converted.names)
+    for tensor in map(converted.tensor, converted.names):
+        ours = draft.tensor(tensor.name)
+        assert (ours.shape, ours.type) == (tensor.shape, tensor.type), tensor.name
+        if not (name == "smollm3" and tensor.name.startswith("blk.3.attn_")):  # without positions: any order does
+            assert np.array_equal(ours.data.reshape(-1), tensor.data.reshape(-1)), tensor.name
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -26,8 +26,8 @@ MIXES: tuple[Mix, ...] = get_args(Mix)
 _FILE_TYPES: Mapping[Mix, int] = {"Q4_0": 2, "Q8_0": 7, "Q4_K_M": 15}
 _QUANTIZATION_VERSION = 2
 
-#: Few numbers that a lot depends on: routers of experts, learned positions.
-_KEPT = re.compile(r"ffn_gate_inp|position_embd|token_types")
+#: Few numbers that a lot depends on: routers of experts, learned positions, norms with a row for each head.
+_KEPT = re.compile(r"ffn_gate_inp|position_embd|token_types|_norm\.weight")
 #: Rows are encoded so many elements at a time.
 _CHUNK_ELEMENTS = 1 << 22
 

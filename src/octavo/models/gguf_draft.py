@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from octavo.backends.ops import Ints, Weight
+from octavo.backends.ops import Floats, Ints, Weight
 from octavo.formats.blocks import dequantize_rows, quantize, row_bytes
 from octavo.formats.ggml_types import is_quantised
 from octavo.formats.gguf_write import MetadataValue
@@ -30,7 +30,7 @@ from octavo.models.names import Entry, Exact, Fused, Heads, Names, Stacked
 from octavo.models.rope import Rope
 from octavo.models.rotary_rows import stored_rows
 from octavo.models.slots import WeightsError, slot_shapes
-from octavo.models.spec import DecoderSpec, MoE
+from octavo.models.spec import Attention, DecoderSpec, MoE
 
 #: What the two descriptions of one model may differ in.
 _OWN_WORDS = ("architecture", "interleaved")
@@ -174,7 +174,15 @@ class _Tensors:
             values, rows = self._weights.vectors[slot], self._stored_rows(slot)
             parts.append(values if rows is None else values[rows[: len(values)]])
         values = np.stack(parts) if isinstance(entry, Stacked) else np.concatenate(parts)
+        if slots[0].endswith(("q_norm", "k_norm")):
+            values = self._norm_of_heads(int(slots[0].split(".")[1]), values)
         return quantize(name, values, TensorType.F32)
+
+    def _norm_of_heads(self, layer: int, values: Floats) -> Floats:
+        """A norm of q or k: a row for each head, if each has its own weights."""
+        mixer = self._spec.layers[layer].mixer
+        own = isinstance(mixer, Attention) and mixer.qk_norm is not None and mixer.qk_norm.over == "own"
+        return values.reshape(-1, mixer.head_dim) if own else values
 
     def _matrix(self, name: str, entry: Entry, slots: list[str]) -> Tensor:
         weights = [self._weights.matrices[slot] for slot in slots]

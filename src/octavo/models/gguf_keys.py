@@ -7,7 +7,7 @@ from octavo.formats.gguf_write import MetadataValue
 from octavo.formats.tensor import Tensor, TensorType
 from octavo.models.fields import Fields
 from octavo.models.rope import LongFactors, Rope, base_frequencies
-from octavo.models.rope_fields import THETA
+from octavo.models.rope_fields import FACTOR, THETA
 from octavo.models.spec import MLP, Attention, DecoderSpec, LatentAttention, MoE
 
 
@@ -101,13 +101,14 @@ def rope_factors(spec: DecoderSpec, config: Fields) -> list[Tensor]:
     rope = _rope(spec)
     if rope is None:
         return []
-    plain = base_frequencies(_theta(config), rope.rotary_dim)
+    scaling = _scaling(config)
     if isinstance(rope.beyond, LongFactors):
-        found = {"rope_factors_long": rope.beyond.inv_freq, "rope_factors_short": rope.inv_freq}
-    else:
-        llama3 = _scaling(config).text("rope_type", "default") == "llama3"
-        found = {"rope_freqs": rope.inv_freq} if llama3 else {}
-    return [quantize(f"{name}.weight", plain / inv_freq, TensorType.F32) for name, inv_freq in found.items()]
+        factors = {kind: scaling.numbers(f"{kind}_factor", rope.rotary_dim // 2, *FACTOR) for kind in ("long", "short")}
+        return [quantize(f"rope_factors_{kind}.weight", values, TensorType.F32) for kind, values in factors.items()]
+    if scaling.text("rope_type", "default") != "llama3":
+        return []
+    divisors = base_frequencies(_theta(config), rope.rotary_dim) / rope.inv_freq
+    return [quantize("rope_freqs.weight", divisors, TensorType.F32)]
 
 
 def _rope(spec: DecoderSpec) -> Rope | None:

@@ -20,7 +20,7 @@ from octavo.models.rope import (
 from octavo.models.slots import TensorFile
 
 _DEFAULT_THETA = 10_000.0
-_FACTOR = (1e-3, 1e6)
+FACTOR = (1e-3, 1e6)
 _LENGTH = (1, (1 << 31) - 1)
 #: A base of 1 would turn every pair alike; logarithms of it are divided by.
 THETA = (1.001, 1e12)
@@ -53,7 +53,7 @@ def _scaled(config: Fields, scaling: Fields, theta: float, rotary_dim: int) -> R
     if kind in ("default", "none"):
         return Rope(rotary_dim, plain)
     if kind == "linear":
-        return Rope(rotary_dim, (plain / scaling.number("factor", *_FACTOR)).astype(np.float32))
+        return Rope(rotary_dim, (plain / scaling.number("factor", *FACTOR)).astype(np.float32))
     if kind == "dynamic":
         if rotary_dim == 2:
             raise config.error("rope_scaling", "is dynamic, which needs heads with more than 2 elements that rotate")
@@ -73,7 +73,7 @@ def _llama3(scaling: Fields, plain: Floats) -> Floats:
     low, high = scaling.number("low_freq_factor", 1e-6, 1e6), scaling.number("high_freq_factor", 1e-6, 1e6)
     if high <= low:
         raise scaling.error("high_freq_factor", f"is {high:g}; it must be above low_freq_factor, {low:g}")
-    return llama3_frequencies(plain, scaling.number("factor", *_FACTOR), low, high, original)
+    return llama3_frequencies(plain, scaling.number("factor", *FACTOR), low, high, original)
 
 
 def _original(config: Fields, scaling: Fields) -> tuple[int, float]:
@@ -81,7 +81,7 @@ def _original(config: Fields, scaling: Fields) -> tuple[int, float]:
     context = config.integer("max_position_embeddings", *_LENGTH)
     outer = config.integer("original_max_position_embeddings", *_LENGTH, context)
     original = scaling.integer("original_max_position_embeddings", *_LENGTH, outer)
-    return original, scaling.number("factor", *_FACTOR, context / original)
+    return original, scaling.number("factor", *FACTOR, context / original)
 
 
 def _yarn(config: Fields, scaling: Fields, theta: float, rotary_dim: int) -> Rope:
@@ -98,7 +98,7 @@ def _yarn(config: Fields, scaling: Fields, theta: float, rotary_dim: int) -> Rop
 
 def _longrope(config: Fields, scaling: Fields, plain: Floats) -> Rope:
     original, factor = _original(config, scaling)
-    short, long = (scaling.numbers(name, len(plain), *_FACTOR) for name in ("short_factor", "long_factor"))
+    short, long = (scaling.numbers(name, len(plain), *FACTOR) for name in ("short_factor", "long_factor"))
     if original < 2:
         raise scaling.error("original_max_position_embeddings", f"is {original}; it must be at least 2")
     amplitude = scaling.number("attention_factor", 1e-3, 1e3, longrope_amplitude(factor, original))
@@ -121,8 +121,8 @@ def from_gguf(metadata: Fields, prefix: str, head_dim: int, file: TensorFile, wh
     if "rope_freqs.weight" in file:
         plain = _divided(plain, _factors(file, "rope_freqs.weight", metadata, rotary_dim))
     amplitude = metadata.number(f"{prefix}.rope.scaling.attn_factor", 1e-3, 1e3, 1.0)
-    legacy = metadata.number(f"{prefix}.rope.scale_linear", *_FACTOR, 1.0)
-    factor = metadata.number(f"{prefix}.rope.scaling.factor", *_FACTOR, legacy)
+    legacy = metadata.number(f"{prefix}.rope.scale_linear", *FACTOR, 1.0)
+    factor = metadata.number(f"{prefix}.rope.scaling.factor", *FACTOR, legacy)
     original = metadata.integer(
         f"{prefix}.rope.scaling.original_context_length",
         *_LENGTH,
