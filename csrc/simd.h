@@ -156,6 +156,10 @@ OCTAVO_INLINE f32x16 load_low_nibbles(const uint8_t* p) {
 OCTAVO_INLINE f32x16 load_high_nibbles(const uint8_t* p) {
   return {_mm512_cvtepi32_ps(_mm512_srli_epi32(bytes_to_i32(p), 4))};
 }
+// 2^(e - 127) of bytes e < 255, the exponents of f32; 2^-127 is no normal number, and its bits are not e << 23.
+OCTAVO_INLINE f32x16 load_pow2(const uint8_t* p) {
+  return {_mm512_castsi512_ps(_mm512_max_epi32(_mm512_slli_epi32(bytes_to_i32(p), 23), _mm512_set1_epi32(1 << 22)))};
+}
 OCTAVO_INLINE void store_bf16(uint16_t* p, f32x16 a) {
 #if defined(__AVX512BF16__)
   // vcvtneps2bf16 flushes subnormal inputs; harmless here and the same for every row.
@@ -298,6 +302,10 @@ OCTAVO_INLINE __m256 high_nibbles_256(const uint8_t* p) {
 }
 OCTAVO_INLINE f32x16 load_low_nibbles(const uint8_t* p) { return {low_nibbles_256(p), low_nibbles_256(p + 8)}; }
 OCTAVO_INLINE f32x16 load_high_nibbles(const uint8_t* p) { return {high_nibbles_256(p), high_nibbles_256(p + 8)}; }
+OCTAVO_INLINE __m256 pow2_bytes_256(const uint8_t* p) {
+  return _mm256_castsi256_ps(_mm256_max_epi32(_mm256_slli_epi32(bytes_to_i32(p), 23), _mm256_set1_epi32(1 << 22)));
+}
+OCTAVO_INLINE f32x16 load_pow2(const uint8_t* p) { return {pow2_bytes_256(p), pow2_bytes_256(p + 8)}; }
 OCTAVO_INLINE void store_bf16(uint16_t* p, f32x16 a) {
   float t[16];
   store(t, a);
@@ -390,6 +398,11 @@ OCTAVO_INLINE f32x16 f16_second(f32x16 a) { return f16_lanes((i32v)a.v >> 16 & 0
 OCTAVO_INLINE f32x16 load_i8(const int8_t* p) { f32x16 r; for (int i = 0; i < 16; i++) r.v[i] = p[i]; return r; }
 OCTAVO_INLINE f32x16 load_low_nibbles(const uint8_t* p) { f32x16 r; for (int i = 0; i < 16; i++) r.v[i] = p[i] & 15; return r; }
 OCTAVO_INLINE f32x16 load_high_nibbles(const uint8_t* p) { f32x16 r; for (int i = 0; i < 16; i++) r.v[i] = p[i] >> 4; return r; }
+OCTAVO_INLINE f32x16 load_pow2(const uint8_t* p) {
+  f32x16 r;
+  for (int i = 0; i < 16; i++) r.v[i] = bits_to_float(p[i] ? uint32_t(p[i]) << 23 : 1u << 22);
+  return r;
+}
 OCTAVO_INLINE void store_bf16(uint16_t* p, f32x16 a) { for (int i = 0; i < 16; i++) p[i] = f32_to_bf16(a.v[i]); }
 
 #endif

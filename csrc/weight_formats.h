@@ -6,7 +6,7 @@ namespace octavo {
 
 // Values of octavo.formats.tensor.TensorType.
 enum class WeightFormat : int32_t {
-  f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q2_k, q3_k, q4_k, q5_k, q6_k, iq4_nl, iq4_xs
+  f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q2_k, q3_k, q4_k, q5_k, q6_k, iq4_nl, iq4_xs, mxfp4
 };
 
 struct StoredFormat {
@@ -24,7 +24,7 @@ constexpr StoredFormat kWeightFormats[] = {
     {WeightFormat::q2_k, "q2_k", 256, 84},    {WeightFormat::q3_k, "q3_k", 256, 110},
     {WeightFormat::q4_k, "q4_k", 256, 144},   {WeightFormat::q5_k, "q5_k", 256, 176},
     {WeightFormat::q6_k, "q6_k", 256, 210},   {WeightFormat::iq4_nl, "iq4_nl", 32, 18},
-    {WeightFormat::iq4_xs, "iq4_xs", 256, 136},
+    {WeightFormat::iq4_xs, "iq4_xs", 256, 136}, {WeightFormat::mxfp4, "mxfp4", 32, 17},
 };
 constexpr int32_t kWeightFormatCount = int32_t(sizeof kWeightFormats / sizeof kWeightFormats[0]);
 

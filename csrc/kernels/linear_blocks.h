@@ -85,6 +85,14 @@ struct BlockReader<WeightFormat::q5_1> {  // f16 d, f16 m, 32 fifth bits, nibble
   }
 };
 
+template <>
+struct BlockReader<WeightFormat::mxfp4> {  // u8 e, nibbles
+  static void read(const uint8_t* block, int, BlockGroup* out) {
+    out->scales[0] = block[0];
+    read_nibbles(block + 1, out->codes);
+  }
+};
+
 // Blocks of 256 have super scales at one place of the block, and minima's right after.
 constexpr int super_offset(WeightFormat format) {
   return format == WeightFormat::q2_k ? 80 : format == WeightFormat::q3_k ? 108 : format == WeightFormat::q6_k ? 208 : 0;

@@ -1,7 +1,7 @@
 // The inner loop of quantised weights x int8 activations with vpmaddubsw, which multiplies unsigned by signed bytes and
 // adds pairs into 16 bits, saturating.
-//   Codes of up to 5 bits: a pair stays under 31 * 127 * 2, and the 4 pairs that a lane adds up in a half group under
-//         2^15; of 6 bits, 2 pairs do. Codes enter as they are, and their zero is taken off afterwards.
+//   Up to 31: a pair stays under 31 * 127 * 2, and the 4 pairs that a lane adds up in a half group under 2^15; up to 63,
+//         2 pairs do. Weights enter with their zero, which is taken off afterwards.
 //   Others: (q + 128) * a would saturate, so that the sign moves to the activation: |q| * sign(q) a, at most
 //         128 * 127 * 2 < 2^15. Four instructions where widening both sides to 16 bits would take six.
 #pragma once
@@ -14,10 +14,10 @@ namespace {
 constexpr int kInt8Rows = 4;
 
 template <WeightFormat F>
-constexpr bool kSignedQuants = quant_format(F).codebook || code_bits(F) > 6;
+constexpr bool kSignedQuants = largest_quant(F) > 63;
 // Pairs of products that 16 bits have room for.
 template <WeightFormat F>
-constexpr int kPairs = kSignedQuants<F> ? 1 : code_bits(F) == 6 ? 2 : 4;
+constexpr int kPairs = kSignedQuants<F> ? 1 : largest_quant(F) > 31 ? 2 : 4;
 
 // Products of half a group with 8 columns, as 2^e times an integer.
 template <WeightFormat F>

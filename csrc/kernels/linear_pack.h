@@ -37,7 +37,7 @@ void pack_quantised_column(const uint8_t* row, int32_t k, int column, uint8_t* t
           memcpy(scales + (f.scales + s) * scale_size * kColumns, group.minima + s * scale_size, scale_size);
       }
     }
-    if constexpr (f.kind != ScaleKind::f16) {
+    if constexpr (has_supers(f)) {
       memcpy(supers, row + super_offset(F), 2);
       if constexpr (f.minima) memcpy(supers + 2 * kColumns, row + super_offset(F) + 2, 2);
       supers += super_bytes(F);
@@ -82,7 +82,8 @@ void gather_quantised(const PackedWeight& weight, const uint8_t* tile, int colum
       int h = j / 4 % f.scales;
       for (int b = 0; b < 4; b++) {
         int code = codes >> 8 * b & 255;
-        float q = f.codebook ? kCodebook[code & 15] : float(code - f.zero);
+        float q = float(code - f.zero);
+        if constexpr (f.codebook != nullptr) q = f.codebook[code & 15];
         // d * q is exact in f32 (at most 18 + 6 bits), so that a fused multiply-add would round to the same value.
         out[4 * j + b] = (f.minima ? d[h] * q + m[h] : d[h] * q) * scale;
       }

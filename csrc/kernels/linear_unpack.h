@@ -42,19 +42,19 @@ OCTAVO_INLINE V load_codes(const uint8_t* quants, int i) {
   return codes;
 }
 
-// kCodebook[code] + add.
-OCTAVO_INLINE bytes look_up(bytes codes, int add) {
+// codebook[code] + add.
+OCTAVO_INLINE bytes look_up(const int8_t* codebook, bytes codes, int add) {
 #if defined(__AVX512F__)
-  __m512i table = _mm512_broadcast_i32x4(_mm_load_si128((const __m128i*)kCodebook));
+  __m512i table = _mm512_broadcast_i32x4(_mm_load_si128((const __m128i*)codebook));
   table = _mm512_add_epi8(table, _mm512_set1_epi8(char(add)));
   return (bytes)_mm512_shuffle_epi8(table, (__m512i)codes);
 #elif defined(__AVX2__)
-  __m256i table = _mm256_broadcastsi128_si256(_mm_load_si128((const __m128i*)kCodebook));
+  __m256i table = _mm256_broadcastsi128_si256(_mm_load_si128((const __m128i*)codebook));
   table = _mm256_add_epi8(table, _mm256_set1_epi8(char(add)));
   return (bytes)_mm256_shuffle_epi8(table, (__m256i)codes);
 #else
   bytes out;
-  for (int c = 0; c < kVectorBytes; c++) out[c] = uint8_t(kCodebook[codes[c]] + add);
+  for (int c = 0; c < kVectorBytes; c++) out[c] = uint8_t(codebook[codes[c]] + add);
   return out;
 #endif
 }
@@ -64,12 +64,12 @@ template <WeightFormat F>
 OCTAVO_INLINE bytes load_quants(const uint8_t* quants, int i, int add) {
   constexpr QuantFormat f = quant_format(F);
   bytes codes = (bytes)load_codes<F, words>(quants, i);
-  if constexpr (f.codebook) return look_up(codes, add);
+  if constexpr (f.codebook != nullptr) return look_up(f.codebook, codes, add);
   else return add == f.zero ? codes : codes + uint8_t(add - f.zero);
 }
 
 // What products are multiplied with, and what a weight gets on top: value = scale * q + minimum. Of each half if the
-// format has two scales, else only the first. Exact: a scale is f16, or f16 times at most 8 bits.
+// format has two scales, else only the first. Exact: a scale is f16, a power of two, or f16 times at most 8 bits.
 struct GroupScales {
   f32x16 scale[2], minimum[2];
 };
@@ -89,6 +89,8 @@ class ScaleReader {
     if constexpr (f.kind == ScaleKind::f16) {
       out.scale[0] = load_f16((const uint16_t*)own_);
       if constexpr (f.minima) out.minimum[0] = load_f16((const uint16_t*)own_ + kColumns);
+    } else if constexpr (f.kind == ScaleKind::e8m0) {
+      out.scale[0] = mul(load_pow2(own_), set1(0.5f));
     } else {
       if (g % kSuperGroups == 0) next_super();
 #pragma GCC unroll 2

@@ -28,6 +28,11 @@ inline uint16_t random_f16(Random& random) {
   return uint16_t(random.below(2) << 15 | exponent << 10 | random.below(1024));
 }
 
+// Exponents of powers of two: mostly of ordinary size, sometimes small.
+inline uint8_t random_e8m0(Random& random) {
+  return uint8_t(random.below(16) ? 118 + random.below(6) : random.below(124));
+}
+
 inline double f16_value(uint16_t h) {
   int exponent = (h >> 10) & 31, mantissa = h & 1023;
   double v = exponent ? std::ldexp(1024 + mantissa, exponent - 25) : std::ldexp(mantissa, -24);
@@ -39,7 +44,7 @@ inline double f16_at(const uint8_t* p) {
   return f16_value(h);
 }
 
-// Where a block has its f16 numbers; -1: no second one.
+// Where a block has its f16 numbers; -1: no such.
 struct F16Offsets {
   int at[2];
   const int* begin() const { return at; }
@@ -51,6 +56,7 @@ inline F16Offsets f16_offsets(WeightFormat format) {
     case WeightFormat::q2_k: return {{80, 82}};
     case WeightFormat::q3_k: return {{108, -1}};
     case WeightFormat::q6_k: return {{208, -1}};
+    case WeightFormat::mxfp4: return {{-1, -1}};
     default: return {{0, -1}};
   }
 }
@@ -68,6 +74,11 @@ inline double small_block_value(WeightFormat format, const uint8_t* b, int i) {
     case WeightFormat::q5_0: return f16_at(b) * (nibble(b + 6, i) + 16 * bit(b + 2, i) - 16);
     case WeightFormat::q5_1: return f16_at(b) * (nibble(b + 8, i) + 16 * bit(b + 4, i)) + f16_at(b + 2);
     case WeightFormat::iq4_nl: return f16_at(b) * nonlinear[nibble(b + 2, i)];
+    case WeightFormat::mxfp4: {
+      static const double magnitude[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+      int code = nibble(b + 1, i);
+      return std::ldexp(code < 8 ? magnitude[code] : -magnitude[code - 8], b[0] - 127);
+    }
     default: std::abort();
   }
 }

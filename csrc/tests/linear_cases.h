@@ -67,6 +67,7 @@ struct Matrix {
       return;
     }
     for (int i = 0; i < format.block_bytes; i++) block[i] = uint8_t(random.next() >> 13);
+    if (format.format == WeightFormat::mxfp4) block[0] = random_e8m0(random);
     for (int offset : f16_offsets(format.format)) {
       uint16_t f = random_f16(random);
       if (offset >= 0) std::memcpy(block + offset, &f, 2);

@@ -164,6 +164,30 @@ void check_gather(const KernelTable& table, const Matrix& m, ActivationKind kind
   }
 }
 
+// MXFP4's scales are all powers of two that f32 has, and two that it has as subnormal numbers only.
+void check_powers_of_two(const KernelTable& table, ActivationKind kind) {
+  constexpr WeightFormat format = WeightFormat::mxfp4;
+  constexpr int n = 255, row_bytes = 17;
+  std::vector<uint8_t> rows(n * row_bytes);
+  for (int e = 0; e < n; e++) {
+    rows[size_t(e * row_bytes)] = uint8_t(e);
+    for (int j = 0; j < 16; j++) rows[size_t(e * row_bytes + 1 + j)] = uint8_t(j | (15 - j) << 4);
+  }
+  int64_t tile_bytes = table.packed_tile_bytes(format, kind, 32);
+  Buffer tiles((n + 15) / 16 * tile_bytes);
+  for (int t = 0; t < (n + 15) / 16; t++)
+    table.pack_tile(format, kind, rows.data(), row_bytes, nullptr, n, 32, t, tiles.data.get() + t * tile_bytes);
+  PackedWeight weight{format, kind, n, 32, tile_bytes, tiles.data.get()};
+  for (int e = 0; e < n; e++) {
+    double expected[32];
+    float row[32];
+    block_values(format, &rows[size_t(e * row_bytes)], expected);
+    table.gather_row(weight, e, 1.0f, row);
+    for (int i = 0; i < 32; i++)
+      expect(double(row[i]) == expected[i], "%s: mxfp4, scale %d, code %d: %g", table.level, e, i, double(row[i]));
+  }
+}
+
 // NaN and infinity in an activation must not come out as ordinary numbers, and huge or tiny ones not as NaN.
 void check_extremes(const KernelTable& table, const Matrix& m, ActivationKind kind) {
   Case c{table, m, kind, 1};
@@ -208,6 +232,7 @@ void check_level(const KernelTable& table) {
       Matrix m(format, 33, block == 1 ? 37 : std::max(block, 64), random);
       check_gather(table, m, kind, random);
       check_extremes(table, m, kind);
+      if (format.format == WeightFormat::mxfp4) check_powers_of_two(table, kind);
       // Longer than any block of rows or of k that a kernel may work in.
       Matrix wide(format, 17, block == 1 ? 1501 : 1536, random);
       check_values({table, wide, kind, 5}, false, random);

@@ -85,6 +85,8 @@ def test_activations(level: str, activation: Activation | ClampedSwiglu) -> None
     [
         (TensorType.Q8_0, "int8", 0.02),
         (TensorType.Q8_0, "f32", 1e-5),
+        (TensorType.MXFP4, "int8", 0.03),
+        (TensorType.MXFP4, "f32", 1e-5),
         (TensorType.BF16, "bf16", 0.02),
         (TensorType.BF16, "f32", 1e-5),
     ],

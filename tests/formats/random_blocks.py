@@ -22,15 +22,18 @@ _F16_OFFSETS = {
     TensorType.Q6_K: (208,),
     TensorType.IQ4_NL: (0,),
     TensorType.IQ4_XS: (0,),
+    TensorType.MXFP4: (),
 }
 
 
 def random_blocks(type_: TensorType, rng: np.random.Generator, rows: int, width: int) -> np.ndarray:
-    """uint8 [rows, row_bytes]: random bits around f16 numbers from the normal distribution."""
+    """uint8 [rows, row_bytes]: random bits around f16 numbers from the normal distribution, or powers of two near 1."""
     ggml = BY_TENSOR_TYPE[type_]
     data = rng.integers(0, 256, (rows, row_bytes(type_, width)), np.uint8)
     blocks = data.reshape(rows, -1, ggml.block_bytes)
     for offset in _F16_OFFSETS[type_]:
         values = rng.standard_normal((*blocks.shape[:2], 1))
         blocks[..., offset : offset + 2] = values.astype("<f2").view(np.uint8)
+    if type_ == TensorType.MXFP4:
+        blocks[..., 0] = rng.integers(118, 130, blocks.shape[:2], np.uint8)
     return data

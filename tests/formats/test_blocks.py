@@ -33,6 +33,7 @@ ROUNDING = {
     TensorType.Q6_K: 0.02,
     TensorType.IQ4_NL: 0.085,
     TensorType.IQ4_XS: 0.085,
+    TensorType.MXFP4: 0.13,
 }
 
 
@@ -46,6 +47,19 @@ def test_blocks_by_hand() -> None:
     assert q4_0.tolist() == [2.0 * (q - 8) for q in [*range(16), *range(15, -1, -1)]]
     q4_1 = dequantize_rows(TensorType.Q4_1, np.frombuffer(struct.pack("<ee", 2.0, -3.0) + nibbles, np.uint8)[None])[0]
     assert q4_1.tolist() == [2.0 * q - 3.0 for q in [*range(16), *range(15, -1, -1)]]
+
+
+def test_mxfp4_has_every_power_of_two() -> None:
+    """Also those that are no normal numbers of float32."""
+    nibbles = bytes(low | (15 - low) << 4 for low in range(16))
+    blocks = b"".join(bytes([e]) + nibbles for e in range(255))
+    with np.errstate(over="ignore"):
+        values = dequantize_rows(TensorType.MXFP4, np.frombuffer(blocks, np.uint8)[None])[0].reshape(255, 32)
+    e2m1 = [0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6]
+    for e in range(255):
+        with np.errstate(over="ignore"):
+            expected = np.array([v * 2.0 ** (e - 127) for v in (*e2m1, *e2m1[::-1])]).astype(np.float32)
+        assert np.array_equal(values[e], expected), e
 
 
 @pytest.mark.parametrize(
@@ -63,6 +77,7 @@ def test_blocks_by_hand() -> None:
         (TensorType.Q6_K, "0243dd1a15219835"),
         (TensorType.IQ4_NL, "ba99d72ed9093a96"),
         (TensorType.IQ4_XS, "23ebd06e9c5a311d"),
+        (TensorType.MXFP4, "ffbb9b8dfedcc18b"),
     ],
 )
 def test_golden(type_: TensorType, digest: str) -> None:

@@ -172,7 +172,7 @@ def test_unsupported_type_is_an_error_only_when_asked_for(tmp_path: Path) -> Non
     assert file.tensor("u").type is TensorType.F32
     with pytest.raises(
         ModelFileError,
-        match=r"k\.gguf.* tensor t has type IQ2_XXS, .* supported are F32, F16, BF16, Q8_0, .*, Q6_K, IQ4_NL, IQ4_XS",
+        match=r"k\.gguf.* tensor t has type IQ2_XXS, .* supported are F32, F16, BF16, Q8_0, .*, IQ4_NL, IQ4_XS, MXFP4",
     ):
         file.tensor("t")
     with pytest.raises(ModelFileError, match="tensor v is missing"):

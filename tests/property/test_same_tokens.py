@@ -175,6 +175,7 @@ WEIGHTS = [
     TensorType.Q8_0,
     TensorType.Q5_0,
     TensorType.IQ4_NL,
+    TensorType.MXFP4,
     TensorType.BF16,
     TensorType.F32,
 ]

@@ -6,9 +6,12 @@
     Q5_0    {f16 d; u8 fifth[4]; u8 nibbles[16]}      x = d * (q - 16)
     Q5_1    {f16 d; f16 m; u8 fifth[4]; u8 nibbles[16]}  x = d * q + m
     IQ4_NL  {f16 d; u8 nibbles[16]}                   x = d * CODEBOOK[q]
+    MXFP4   {u8 e; u8 nibbles[16]}                    x = 2^(e - 128) * FP4[q]
 
 A byte of nibbles holds element i in its low half and element i + 16 in its high half; bit i of `fifth` is bit 4 of
 element i. Encoders round as ggml's quantize_row_*_ref; IQ4_NL's takes the scale that gives the largest its place.
+MXFP4's scale is OCP's E8M0 (Microscaling Formats 1.0), halved because the values are doubled; 255, NaN there, is in no
+valid block.
 """
 
 from __future__ import annotations
@@ -27,6 +30,9 @@ BLOCK = 32
 
 #: What the nibbles of IQ4_NL and IQ4_XS stand for (ggml-common.h, kvalues_iq4nl).
 CODEBOOK = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
+
+#: What those of MXFP4 stand for, E2M1, doubled.
+FP4 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
 
 
 def pack_nibbles(values: Bytes) -> Bytes:
@@ -64,6 +70,7 @@ def _dtype(minimum: bool, fifth: bool) -> np.dtype[np.void]:
 
 
 _Q8_0 = np.dtype([("d", "<f2"), ("q", "i1", (BLOCK,))])
+_MXFP4 = np.dtype([("e", "u1"), ("q", "u1", (BLOCK // 2,))])
 _LAYOUTS = {
     TensorType.Q4_0: _dtype(minimum=False, fifth=False),
     TensorType.Q4_1: _dtype(minimum=True, fifth=False),
@@ -180,6 +187,30 @@ def _encode_iq4_nl(rows: Floats) -> Bytes:
     return out.view(np.uint8).reshape(len(rows), -1)
 
 
+def _mxfp4_scale(e: Bytes) -> Floats:
+    """2^(e - 128)."""
+    scale: Floats = np.ldexp(np.float32(1.0), e.astype(np.int32) - 128)
+    return scale
+
+
+def _decode_mxfp4(data: Bytes) -> Floats:
+    blocks = data.view(_MXFP4)
+    values = FP4[unpack_nibbles(blocks["q"])] * _mxfp4_scale(blocks["e"])[..., None]
+    return values.reshape(len(data), -1)
+
+
+def _encode_mxfp4(rows: Floats) -> Bytes:
+    """The scale is the power of two for which the largest magnitude is 4 to 8, as the standard says; 6 is the limit."""
+    x = rows.reshape(len(rows), -1, BLOCK)
+    largest = np.abs(x).max(axis=-1)
+    _, exponent = np.frexp(largest)
+    out = np.empty(largest.shape, _MXFP4)
+    out["e"] = np.where(largest > 0, np.clip(exponent - 3 + 127, 0, 254), 0)
+    distance = np.abs(_mxfp4_scale(out["e"])[..., None, None] * FP4.astype(np.float32) - x[..., None])
+    out["q"] = pack_nibbles(distance.argmin(axis=-1).astype(np.uint8))
+    return out.view(np.uint8).reshape(len(rows), -1)
+
+
 _CODECS = {
     TensorType.Q8_0: (_decode_q8_0, _encode_q8_0),
     TensorType.Q4_0: _symmetric(TensorType.Q4_0, 8),
@@ -187,6 +218,7 @@ _CODECS = {
     TensorType.Q5_0: _symmetric(TensorType.Q5_0, 16),
     TensorType.Q5_1: _with_minimum(TensorType.Q5_1, 31),
     TensorType.IQ4_NL: (_decode_iq4_nl, _encode_iq4_nl),
+    TensorType.MXFP4: (_decode_mxfp4, _encode_mxfp4),
 }
 DECODERS = {type_: decode for type_, (decode, _) in _CODECS.items()}
 ENCODERS = {type_: encode for type_, (_, encode) in _CODECS.items()}

@@ -30,6 +30,7 @@ class TensorType(IntEnum):
     Q6_K = 12
     IQ4_NL = 13
     IQ4_XS = 14
+    MXFP4 = 15
 
 
 @dataclass(frozen=True, slots=True)
