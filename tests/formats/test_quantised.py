@@ -117,7 +117,7 @@ _PACKED, _FP8 = LAYOUTS["packed-32"].config, LAYOUTS["fp8-blocks"].config
     ("config", "problem"),
     [
         ("gptq", "quantization_config is 'gptq'; it must be an object"),
-        ({"bits": 4}, "quant_method is None; supported: gptq, awq, compressed-tensors and fp8"),
+        ({"bits": 4}, "quant_method is None; supported: gptq, awq, compressed-tensors, fp8 and mxfp4"),
         (
             {"quant_method": "bitsandbytes", "load_in_4bit": True},
             "quant_method is 'bitsandbytes'; supported: gptq, awq",

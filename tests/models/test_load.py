@@ -13,6 +13,7 @@ from tests.oracle.families import FAMILIES, write_family
 from tests.oracle.tiny import MODELS, TinyModel, weights, write_folder, write_gguf_file, write_safetensors
 
 from octavo.formats.model_files import ModelFiles
+from octavo.formats.tensor import TensorType
 from octavo.models.defaults import SamplingDefaults
 from octavo.models.fields import MetadataError
 from octavo.models.load import LoadedModel, load_model
@@ -45,6 +46,20 @@ def test_left_over_tensors_are_named(tmp_path: Path) -> None:
     extra = {"model.layers.0.self_attn.q_norm.weight": np.ones(16, np.float32)}
     with pytest.raises(WeightsError, match=r"holds tensor model\.layers\.0\.self_attn\.q_norm\.weight, which"):
         load_folder(folder_with(tmp_path, lambda arrays: arrays.update(extra)))
+
+
+def test_experts_in_mxfp4_are_not_copied(tmp_path: Path) -> None:
+    """Gate and up take rows in turn of one stack, which is made once."""
+    loaded = load_folder(write_family(FAMILIES["gpt-oss-mxfp4"], tmp_path))
+    gate, up, down = (loaded.weights.matrices[f"layers.1.experts.2.{name}"] for name in ("gate", "up", "down"))
+    assert [one.tensor.type for one in (gate, up, down)] == [TensorType.MXFP4] * 3
+    assert np.shares_memory(gate.tensor.data, up.tensor.data)
+    assert gate.row_index is not None
+    assert up.row_index is not None
+    assert (gate.row_index[:3].tolist(), up.row_index[:3].tolist()) == ([0, 2, 4], [1, 3, 5])
+    experts = [weight for slot, weight in loaded.weights.matrices.items() if ".experts." in slot]
+    stored = {weight.tensor.data.ctypes.data: weight.tensor.data.nbytes for weight in experts}
+    assert sum(stored.values()) == 4 * 5 * 3 * 64 * 96 * 17 // 32
 
 
 def test_a_bias_the_config_does_not_announce_is_left_over(tmp_path: Path) -> None:

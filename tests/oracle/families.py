@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from tests.oracle import mxfp4
 from tests.oracle.tiny import EOS, VOCAB, Arrays, seeded_prompts, write_safetensors
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -44,6 +45,7 @@ _SHORT = [1.0 + 0.04 * i for i in range(8)]
 class Family:
     """`changes` are made to _COMMON (None removes a field). gguf: general.architecture of its GGUF, if it has one.
 
+    mxfp4: experts are in MXFP4, in the folder as in the GGUF; transformers is given their values.
     max_model_len: of the engine, where a rotary scaling depends on it; transformers then is given as many tokens in
     each pass, the last ones padding, so that it settles for the same frequencies.
     """
@@ -54,6 +56,7 @@ class Family:
     gguf: str | None = None
     prompt_lengths: tuple[int, ...] = (1, 17, 40)
     max_model_len: int | None = None
+    mxfp4: bool = False
 
     @property
     def config(self) -> dict[str, Any]:
@@ -271,6 +274,9 @@ FAMILIES = {
         ),
         Family("gpt-oss", "GptOssForCausalLM", {**_EXPERTS, **_GPT_OSS}),
         Family("gpt-oss-gguf", "GptOssForCausalLM", {**_EXPERTS, **_GPT_OSS, "swiglu_limit": 7.0}, "gpt-oss"),
+        Family(
+            "gpt-oss-mxfp4", "GptOssForCausalLM", {**_EXPERTS, **_GPT_OSS, "swiglu_limit": 7.0}, "gpt-oss", mxfp4=True
+        ),
     )
 }
 
@@ -297,8 +303,18 @@ def seeded(family: Family, shapes: dict[str, tuple[int, ...]]) -> Arrays:
     return {name: _values(family, name, shape) for name, shape in shapes.items()}
 
 
+def _random(family: Family, name: str) -> np.random.RandomState:
+    return np.random.RandomState(zlib.crc32(f"{family.seed}/{name}".encode()))
+
+
+def _is_mxfp4(family: Family, name: str) -> bool:
+    return family.mxfp4 and name.endswith(("experts.gate_up_proj", "experts.down_proj"))
+
+
 def _values(family: Family, name: str, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
-    normal = np.random.RandomState(zlib.crc32(f"{family.seed}/{name}".encode())).standard_normal(shape)
+    if _is_mxfp4(family, name):
+        return np.ascontiguousarray(mxfp4.values(*_blocks_and_scales(family, name, shape)).swapaxes(1, 2))
+    normal = _random(family, name).standard_normal(shape)
     is_norm = any(part in name for part in ("norm", ".ln_"))
     if is_norm and name.endswith("weight"):
         values = 0.25 * normal + (0.0 if family.architecture.startswith("Gemma") else 1.0)
@@ -311,9 +327,22 @@ def _values(family: Family, name: str, shape: tuple[int, ...]) -> npt.NDArray[np
     return values.astype(np.float32)
 
 
+def _blocks_and_scales(family: Family, name: str, shape: tuple[int, ...]) -> tuple[mxfp4.Bytes, mxfp4.Bytes]:
+    """Of experts that transformers keeps as [experts, in, out]."""
+    experts, inner, outer = shape
+    return mxfp4.random_stack(_random(family, name), (experts, outer, inner))
+
+
 def write_family(family: Family, folder: Path) -> Path:
     """The model as a user has it: config.json and model.safetensors."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config_of(family)))
-    write_safetensors(folder / "model.safetensors", arrays_of(family))
+    config = {**config_of(family), **({"quantization_config": mxfp4.CONFIG} if family.mxfp4 else {})}
+    (folder / "config.json").write_text(json.dumps(config))
+    stored: dict[str, npt.NDArray[Any]] = {}
+    for name, array in arrays_of(family).items():
+        if _is_mxfp4(family, name):
+            stored[f"{name}_blocks"], stored[f"{name}_scales"] = _blocks_and_scales(family, name, array.shape)
+        else:
+            stored[name] = array
+    write_safetensors(folder / "model.safetensors", stored)
     return folder

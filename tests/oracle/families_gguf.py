@@ -51,7 +51,8 @@ _LAYER_NORM = ("starcoder2", "stablelm", "command-r", "cohere2", "gpt2", "gptneo
 
 
 def write_family_gguf(family: Family, path: Path, matrices: TensorType = TensorType.F32) -> Path:
-    """Matrices in the given format where their width allows, all else in f32. No tokenizer but for the end token."""
+    """Matrices in the given format where their width allows, all else in f32; experts that are in MXFP4 stay so, which
+    rounds nothing. No tokenizer but for the end token."""
     assert family.gguf is not None
     config = config_of(family)
     arrays = _tensors(family.gguf, config, arrays_of(family))
@@ -63,7 +64,8 @@ def write_family_gguf(family: Family, path: Path, matrices: TensorType = TensorT
     tensors = []
     for name, array in arrays.items():
         fits = array.ndim > 1 and array.shape[-1] % 32 == 0 and not name.endswith("norm.weight")
-        tensors.append(quantize(name, array, matrices if fits else TensorType.F32))
+        wanted = TensorType.MXFP4 if family.mxfp4 and name.endswith("_exps.weight") else matrices
+        tensors.append(quantize(name, array, wanted if fits else TensorType.F32))
     write_gguf(path, metadata, tensors)
     return path
 

@@ -100,13 +100,16 @@ def test_logits_do_not_depend_on_the_batch(written: Path, name: str) -> None:
     assert_same_alone(*engines, family)
 
 
-@pytest.mark.parametrize("name", [name for name, family in FAMILIES.items() if family.gguf])
-def test_default_mode_does_not_depend_on_the_batch(tmp_path: Path, name: str) -> None:
-    """int8 activations for Q8_0 matrices, K and V in bf16."""
+@pytest.mark.parametrize(("name", "kind"), [file for file in FILES if file[1] == "gguf" or FAMILIES[file[0]].mxfp4])
+def test_default_mode_does_not_depend_on_the_batch(tmp_path: Path, name: str, kind: str) -> None:
+    """int8 activations for Q8_0 matrices (and MXFP4 experts), K and V in bf16."""
     family = FAMILIES[name]
-    write_family_gguf(family, tmp_path / f"{name}.gguf", TensorType.Q8_0)
+    if kind == "folder":
+        write_family(family, tmp_path / name)
+    else:
+        write_family_gguf(family, tmp_path / f"{name}.gguf", TensorType.Q8_0)
     default = {"activations": "auto", "kv_cache_dtype": "auto", "prefix_caching": False}
     engines = (
-        exact_engine(tmp_path, family, "gguf", "cpu", max_num_batched_tokens=tokens, **default) for tokens in (64, 7)
+        exact_engine(tmp_path, family, kind, "cpu", max_num_batched_tokens=tokens, **default) for tokens in (64, 7)
     )
     assert_same_alone(*engines, family)

@@ -6,7 +6,7 @@ Each is written as a safetensors folder and, where GGUF has the architecture, as
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -154,11 +154,16 @@ def write_folder(model: TinyModel, folder: Path) -> Path:
     return folder
 
 
-def write_safetensors(path: Path, arrays: Arrays) -> None:
+def write_safetensors(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Arrays of float32 and uint8."""
     header, offset = {}, 0
     for name, array in arrays.items():
         end = offset + array.nbytes
-        header[name] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [offset, end]}
+        header[name] = {
+            "dtype": {"float32": "F32", "uint8": "U8"}[array.dtype.name],
+            "shape": list(array.shape),
+            "data_offsets": [offset, end],
+        }
         offset = end
     text = json.dumps(header).encode()
     path.write_bytes(len(text).to_bytes(8, "little") + text + b"".join(array.tobytes() for array in arrays.values()))

@@ -92,7 +92,7 @@ class _Filling:
             case Fused():
                 return self._fused(entry, rows, width, slot)
             case Stacked():
-                return Weight(self._expert(entry, rows, width, slot))
+                return self._expert(entry, rows, width, slot)
             case Heads():
                 return Weight(self._heads(entry, rows, width, slot))
             case _:
@@ -126,15 +126,17 @@ class _Filling:
         assert isinstance(ffn, MoE), "only experts are stacked"
         return ffn.routing.experts
 
-    def _expert(self, entry: Stacked, rows: int, width: int, slot: str) -> Tensor:
-        """One expert's matrix out of the tensor of all."""
+    def _expert(self, entry: Stacked, rows: int, width: int, slot: str) -> Weight:
+        """One expert's matrix out of the tensor of all. A transposed one is copied, others are views."""
         tensor, stored = self._file.tensor(entry.tensor), rows * entry.step
-        shape = (width, stored) if entry.transposed else (stored, width)
+        # The inputs that share a scale lie side by side, so that a quantised stack is [experts, out, in] anyway.
+        transposed = entry.transposed and tensor.type in _ELEMENT_BYTES
+        shape = (width, stored) if transposed else (stored, width)
         self._check(tensor, tensor.shape, (self._experts(slot), *shape), slot)
         one = tensor.some_rows(slice(entry.index * shape[0], (entry.index + 1) * shape[0]), shape)
-        if entry.transposed:
-            one = _transposed(one)
-        return one.some_rows(slice(entry.first, None, entry.step), (rows, width))
+        if transposed:
+            return Weight(_transposed(one).some_rows(slice(entry.first, None, entry.step), (rows, width)))
+        return Weight(one, np.arange(entry.first, stored, entry.step, dtype=np.int32) if entry.step > 1 else None)
 
     def _heads(self, entry: Heads, rows: int, width: int, slot: str) -> Tensor:
         """A matrix kept head by head. A transposed one is copied, and is float32 from then on if it was quantised."""

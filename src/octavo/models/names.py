@@ -30,7 +30,8 @@ class Pieces:
 class Stacked:
     """The same matrix (or bias) of all experts in one tensor [experts, out, in]; `index` is the expert.
 
-    transposed: stored as [experts, in, out]. Of the outputs every `step`-th is this slot's, from `first` on.
+    transposed: stored as [experts, in, out], unless quantised. Of the outputs every `step`-th is this slot's, from
+    `first` on.
     bias: the name of the stacked biases, where it isn't the tensor's with another ending.
     """
 

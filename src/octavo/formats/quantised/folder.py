@@ -1,9 +1,10 @@
-"""A folder of safetensors with quantised modules, as if each were one tensor `<module>.weight`."""
+"""A folder of safetensors with quantised modules, as if each were one tensor."""
 
 from __future__ import annotations
 
 import mmap
 from collections.abc import Sequence
+from math import prod
 
 import numpy as np
 
@@ -28,10 +29,8 @@ class QuantisedFolder:
 
     def __init__(self, folder: SafetensorsFolder, modules: dict[str, Kind]) -> None:
         self._folder = folder
-        self._modules = {f"{module}.weight": kind for module, kind in modules.items()}
-        hidden = {
-            f"{module}.{part}" for module, kind in modules.items() for part in (*kind.parts, *kind.unused)
-        } - self._modules.keys()
+        self._modules = {module + kind.shown: (module, kind) for module, kind in modules.items()}
+        hidden = {name for module, kind in modules.items() for name in kind.names(module)} - self._modules.keys()
         shown = [name for name in folder.names if name not in hidden and name not in self._modules]
         self.names: Sequence[str] = [*shown, *self._modules]
         self._shown = set(self.names)
@@ -48,8 +47,13 @@ class QuantisedFolder:
         modules = {}
         for name in folder.names:
             for kind in known:
-                if name.endswith(f".{kind.main}") and folder.info(name).dtype == kind.dtype:
-                    modules[name.removesuffix(f".{kind.main}")] = kind
+                module = kind.module(name, folder.info(name).dtype)
+                if module is None:
+                    continue
+                tensor = module + kind.shown
+                if tensor in folder and tensor not in kind.names(module):
+                    raise ModelFileError(folder.path, f"holds both {name} and {tensor}; a module must be stored once")
+                modules[module] = kind
         return cls(folder, modules)
 
     def __contains__(self, name: str) -> bool:
@@ -74,19 +78,18 @@ class QuantisedFolder:
 
     def _tensor(self, name: str) -> Tensor:
         matrix = self._matrix(name)  # not kept: it holds scales and zero points as numpy has them
-        rows, width = matrix.shape
-        later = Later(
-            rows, row_bytes(matrix.type, width), lambda: self._data(name), lambda count: self._sample(name, count)
-        )
-        return Tensor(name, matrix.type, (rows, width), later, matrix.order)
+        rows, size = prod(matrix.shape[:-1]), row_bytes(matrix.type, matrix.shape[-1])
+        later = Later(rows, size, lambda: self._data(name), lambda count: self._sample(name, count))
+        return Tensor(name, matrix.type, matrix.shape, later, matrix.order)
 
     def _matrix(self, name: str) -> Matrix:
-        return self._modules[name].make(Parts(self._folder, name.removesuffix(".weight")))
+        module, kind = self._modules[name]
+        return kind.make(Parts(self._folder, module, kind.joint))
 
     def _parts(self, name: str) -> list[str]:
         """The stored tensors that a module is made of."""
-        module, kind = name.removesuffix(".weight"), self._modules[name]
-        return [part for part in (f"{module}.{end}" for end in kind.parts) if part in self._folder]
+        module, kind = self._modules[name]
+        return [part for part in kind.names(module) if part in self._folder]
 
     def _sample(self, name: str, count: int) -> bytes:
         return b"".join(self._folder.array(part).reshape(-1)[:count].tobytes()[:count] for part in self._parts(name))
@@ -98,8 +101,7 @@ class QuantisedFolder:
 
     def _make(self, name: str) -> tuple[Bytes, mmap.mmap]:
         matrix = self._matrix(name)
-        rows, width = matrix.shape
-        size = row_bytes(matrix.type, width)
+        rows, size = prod(matrix.shape[:-1]), row_bytes(matrix.type, matrix.shape[-1])
         # Private, so that `release` gives the memory back whoever still holds a view.
         memory = mmap.mmap(-1, max(1, rows * size), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         data = np.frombuffer(memory, np.uint8, rows * size).reshape(rows, size)
@@ -111,8 +113,7 @@ class QuantisedFolder:
 
 
 def _fill(data: Bytes, matrix: Matrix) -> None:
-    rows, width = matrix.shape
-    step = max(8, _CHUNK_ELEMENTS // max(1, width) // 8 * 8)
-    for begin in range(0, rows, step):
-        end = min(rows, begin + step)
+    step = max(8, _CHUNK_ELEMENTS // max(1, matrix.shape[-1]) // 8 * 8)
+    for begin in range(0, len(data), step):
+        end = min(len(data), begin + step)
         data[begin:end] = matrix.rows(begin, end)

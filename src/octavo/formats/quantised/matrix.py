@@ -24,7 +24,9 @@ class Matrix(Protocol):
     def type(self) -> TensorType: ...
 
     @property
-    def shape(self) -> tuple[int, int]: ...
+    def shape(self) -> tuple[int, ...]:
+        """As Tensor.shape."""
+        ...
 
     @property
     def order(self) -> Ints | None:
@@ -32,7 +34,7 @@ class Matrix(Protocol):
         ...
 
     def rows(self, begin: int, end: int) -> Bytes:
-        """uint8 [end - begin, row_bytes]. `begin` is a multiple of 8."""
+        """uint8 [end - begin, row_bytes], of all but the last dimension as one. `begin` is a multiple of 8."""
         ...
 
 

@@ -16,22 +16,25 @@ Floats = npt.NDArray[np.float32]
 
 
 class Parts:
-    """`part` is what stands behind the module's name: `qweight` of `model.layers.0.mlp.up_proj.qweight`."""
+    """`part` is what stands behind the module's name: `qweight` of `model.layers.0.mlp.up_proj.qweight`.
 
-    def __init__(self, folder: SafetensorsFolder, module: str) -> None:
-        self.module = module
+    joint: what stands between the two.
+    """
+
+    def __init__(self, folder: SafetensorsFolder, module: str, joint: str = ".") -> None:
         self._folder = folder
+        self._prefix = module + joint
 
     def __contains__(self, part: str) -> bool:
-        return f"{self.module}.{part}" in self._folder
+        return self._prefix + part in self._folder
 
     def dtype(self, part: str) -> str:
         """As safetensors names it. Raises ModelFileError if the part is missing."""
-        return self._folder.info(f"{self.module}.{part}").dtype
+        return self._folder.info(self._prefix + part).dtype
 
     def array(self, part: str, dtype: str, dims: int) -> Array:
         """A view of a part, of that type and number of dimensions. Raises ModelFileError."""
-        name = f"{self.module}.{part}"
+        name = self._prefix + part
         info = self._folder.info(name)
         if not info.nbytes:
             raise self.error(part, f"has shape {list(info.shape)}; it must not be empty")
@@ -43,7 +46,7 @@ class Parts:
 
     def floats(self, part: str) -> Floats:
         """A part of type F32, F16 or BF16 as float32; all finite. Raises ModelFileError."""
-        name = f"{self.module}.{part}"
+        name = self._prefix + part
         stored, dtype = self._folder.array(name), self._folder.info(name).dtype
         if not stored.size:
             raise self.error(part, f"has shape {list(stored.shape)}; it must not be empty")
@@ -56,4 +59,4 @@ class Parts:
 
     def error(self, part: str, problem: str) -> ModelFileError:
         """About one of the module's tensors."""
-        return ModelFileError(self._folder.path, f"tensor {self.module}.{part} {problem}")
+        return ModelFileError(self._folder.path, f"tensor {self._prefix}{part} {problem}")

@@ -11,21 +11,24 @@ from octavo.formats.errors import ModelFileError
 from octavo.formats.quantised.fp8 import fp8
 from octavo.formats.quantised.integers import awq, gptq, packed, plain_int8
 from octavo.formats.quantised.matrix import Matrix
+from octavo.formats.quantised.mxfp4 import mxfp4
 from octavo.formats.quantised.parts import Parts
 from octavo.formats.safetensors import MAX_INDEX_BYTES, read_json
 
 FIELD = "quantization_config"
 #: Where GPTQ's first writers put it.
 _OLD_FILE = "quantize_config.json"
-_SUPPORTED = "gptq, awq, compressed-tensors and fp8"
+_SUPPORTED = "gptq, awq, compressed-tensors, fp8 and mxfp4"
 _LARGEST_GROUP = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A way to store a module. `main` (of type `dtype`) tells that a module is stored so; `parts` are all it may have.
+    """A way to store a module. `main` (of type `dtype`; empty: any) tells that a module is stored so; `parts` are all
+    it may have.
 
-    What `unused` names is about activations, which are never rounded to what the file says.
+    What `unused` names is about activations, which are never rounded to what the file says. joint: what stands between
+    the names of module and part. shown: what makes a module's name that of the tensor which its parts make.
     """
 
     main: str
@@ -33,6 +36,17 @@ class Kind:
     parts: tuple[str, ...]
     make: Callable[[Parts], Matrix]
     unused: tuple[str, ...] = ()
+    joint: str = "."
+    shown: str = ".weight"
+
+    def module(self, name: str, dtype: str) -> str | None:
+        """The module whose main part is the tensor of this name and type, if it is one's."""
+        ending = self.joint + self.main
+        return name.removesuffix(ending) if name.endswith(ending) and self.dtype in (dtype, "") else None
+
+    def names(self, module: str) -> list[str]:
+        """Of all tensors that a module may have."""
+        return [module + self.joint + part for part in (*self.parts, *self.unused)]
 
 
 def kinds(path: Path, config: Mapping[str, Any]) -> tuple[Kind, ...]:
@@ -48,7 +62,7 @@ def kinds(path: Path, config: Mapping[str, Any]) -> tuple[Kind, ...]:
     else:
         return ()
     method = fields.value("quant_method", None)
-    readers = {"gptq": _gptq, "awq": _awq, "compressed-tensors": _compressed, "fp8": _fp8}
+    readers = {"gptq": _gptq, "awq": _awq, "compressed-tensors": _compressed, "fp8": _fp8, "mxfp4": _mxfp4}
     if not isinstance(method, str) or method not in readers:
         raise fields.error("quant_method", method, _SUPPORTED)
     return readers[method](fields)
@@ -151,6 +165,11 @@ def _fp8(said: _Said) -> tuple[Kind, ...]:
     block = _block(said, "weight_block_size", said.value)
     parts = ("weight", "weight_scale_inv", "weight_scale")
     return (Kind("weight", "F8_E4M3", parts, lambda module: fp8(module, block), _OF_INPUT),)
+
+
+def _mxfp4(said: _Said) -> tuple[Kind, ...]:
+    """It has no variants, and `modules_to_not_convert` says no more than the tensors' names."""
+    return (Kind("blocks", "", ("blocks", "scales"), mxfp4, joint="_", shown=""),)
 
 
 def _block(said: _Said, name: str, source: Any) -> tuple[int, int] | None:

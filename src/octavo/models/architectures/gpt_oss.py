@@ -1,6 +1,7 @@
 """gpt-oss: attention sinks, windows in every other layer, biases everywhere, experts with a clamped gate.
 
-transformers keeps all experts in one tensor, as [experts, in, out], gate and up in turn; GGUF has a tensor for each.
+transformers keeps all experts in one tensor, as [experts, in, out] (in MXFP4 [experts, out, in]), gate and up in turn;
+GGUF has a tensor for each.
 """
 
 from __future__ import annotations
