@@ -17,6 +17,7 @@ from octavo.bench.roofline_report import text
 from octavo.bench.roofline_steps import StepRunner, TimedStep
 from octavo.cli import main as cli
 from octavo.config import EngineConfig
+from octavo.formats.tensor import TensorType
 
 
 @pytest.fixture(scope="module")
@@ -24,11 +25,17 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(write_folder(MODELS["tied"], tmp_path_factory.mktemp("tiny")))
 
 
+def silent(what: str) -> None:
+    pass
+
+
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("octavo.bench.roofline._PEAKS_S", 0.05)
     monkeypatch.setattr("octavo.bench.roofline._MOST_POOL_BYTES", 1 << 20)
     monkeypatch.setattr("octavo.bench.roofline_steps._REPEAT_S", 0.01)
+    monkeypatch.setattr("octavo.bench.roofline_formats.WIDTH", 256)
+    monkeypatch.setattr("octavo.bench.roofline_formats.MATRICES", 2)
     monkeypatch.setattr("octavo.backends.cpu.peaks._LEAST_BUFFER", 8 << 20)
     monkeypatch.setattr("octavo.backends.cpu.peaks._MOST_BUFFER", 8 << 20)
 
@@ -69,7 +76,7 @@ def test_peaks_of_every_level(level: str) -> None:
 
 
 def test_every_op_of_a_step(model: str) -> None:
-    result = run_roofline(EngineConfig(model=model, threads=1, activations="f32"), (1, 32), lambda what: None)
+    result = run_roofline(EngineConfig(model=model, threads=1, activations="f32"), (1, 32), silent)
     assert result.complete
     assert [(step.shape.kind, step.shape.rows) for step in result.steps] == [
         ("decode", 1),
@@ -90,6 +97,19 @@ def test_every_op_of_a_step(model: str) -> None:
     assert "tokens/s" in shown
 
 
+def test_every_format_of_weights(model: str) -> None:
+    result = run_roofline(EngineConfig(model=model, threads=1), (1, 8), silent, formats=True)
+    assert [one.format for one in result.formats] == [type_.name for type_ in TensorType]
+    for one in result.formats:
+        assert [figures.rows for figures in one.rows] == [1, 8]
+        for figures in one.rows:
+            assert figures.bytes_per_s * figures.seconds == pytest.approx(2 * 256 * 256 * one.bits / 8)
+            assert figures.operations_per_s * figures.seconds == pytest.approx(2 * 2 * 256 * 256 * figures.rows)
+    assert {one.format: one.bits for one in result.formats}["MXFP4"] == 4.25
+    assert "\nMXFP4 " in text(result)
+    assert not run_roofline(EngineConfig(model=model, threads=1), (1,), silent).formats
+
+
 def test_an_interrupt_keeps_what_was_measured(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     timed = StepRunner.time
 
@@ -99,7 +119,7 @@ def test_an_interrupt_keeps_what_was_measured(model: str, monkeypatch: pytest.Mo
         return timed(self, load)
 
     monkeypatch.setattr(StepRunner, "time", interrupted)
-    result = run_roofline(EngineConfig(model=model, threads=1), (32,), lambda what: None)
+    result = run_roofline(EngineConfig(model=model, threads=1), (32,), silent)
     assert (result.complete, len(result.steps)) == (False, 1)
     assert "INTERRUPTED" in text(result)
 
@@ -121,4 +141,4 @@ def test_the_command(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 def test_only_native_ops_can_be_measured(model: str) -> None:
     with pytest.raises(UnsupportedError, match="native ops of --backend cpu"):
-        run_roofline(EngineConfig(model=model, backend="reference"), (1,), lambda what: None)
+        run_roofline(EngineConfig(model=model, backend="reference"), (1,), silent)

@@ -11,6 +11,7 @@ from octavo.backends.cpu.packing import BF16_AS_F32, KINDS, ActivationKinds
 from octavo.backends.cpu.peaks import Peaks, measure_peaks
 from octavo.backends.ops import KvSpec, UnsupportedError, Weight
 from octavo.backends.work import NOTHING, Arithmetic, Chunk, OpWork, StepLoad, Work, WorkCounter
+from octavo.bench.roofline_formats import FormatFigures, time_formats
 from octavo.bench.roofline_steps import StepRunner, TimedStep
 from octavo.config import EngineConfig
 from octavo.formats.resolve import resolve
@@ -78,7 +79,7 @@ class StepFigures:
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """Peaks of one thread and of all that are used, every step, and attention at further contexts."""
+    """Peaks of one thread and of all that are used, every step, attention at further contexts, formats of weights."""
 
     complete: bool
     model: str
@@ -86,16 +87,17 @@ class Roofline:
     peaks: tuple[Peaks, ...]
     steps: tuple[StepFigures, ...] = ()
     attention: tuple[StepFigures, ...] = ()
+    formats: tuple[FormatFigures, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def run_roofline(config: EngineConfig, rows: Sequence[int], show: Show) -> Roofline:
-    """Measure the machine, the model, and the machine again; `show` is told what is under way.
+def run_roofline(config: EngineConfig, rows: Sequence[int], show: Show, formats: bool = False) -> Roofline:
+    """Measure the machine, the model, every format if `formats` says so, and the machine again.
 
-    An interrupt keeps what was measured. Raises what opening a model raises, and UnsupportedError for a backend without
-    native ops.
+    `show` is told what is under way. An interrupt keeps what was measured. Raises what opening a model raises, and
+    UnsupportedError for a backend without native ops.
     """
     backend = make_backend(config)
     if not isinstance(backend, CpuBackend):
@@ -105,6 +107,7 @@ def run_roofline(config: EngineConfig, rows: Sequence[int], show: Show) -> Roofl
     peaks = _measure_machine(backend, show)
     steps: list[tuple[Shape, TimedStep]] = []
     attention: list[tuple[Shape, TimedStep]] = []
+    of_formats: list[FormatFigures] = []
     complete = False
     try:
         show("packing the model's weights")
@@ -113,6 +116,8 @@ def run_roofline(config: EngineConfig, rows: Sequence[int], show: Show) -> Roofl
             steps.append((shape, _timed(runner, shape, show)))
         for shape in attention_shapes(max(rows), runner.capacity, model.spec.context):
             attention.append((shape, _timed(runner, shape, show)))
+        if formats:
+            of_formats.extend(time_formats(backend, rows, show))
         # Other load may have come between: a peak is the best that was seen.
         peaks = tuple(one.best(other) for one, other in zip(peaks, _measure_machine(backend, show), strict=True))
         complete = True
@@ -126,6 +131,7 @@ def run_roofline(config: EngineConfig, rows: Sequence[int], show: Show) -> Roofl
         peaks,
         tuple(_figures(shape, timed, ops, peaks[-1]) for shape, timed in steps),
         tuple(_figures(shape, timed, ops, peaks[-1]) for shape, timed in attention),
+        tuple(of_formats),
     )
 
 

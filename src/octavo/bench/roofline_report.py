@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 from octavo.backends.cpu.peaks import Peaks
 from octavo.bench.roofline import OpFigures, Roofline, StepFigures
+from octavo.bench.roofline_formats import WIDTH, FormatFigures
 
 
 def text(roofline: Roofline) -> str:
-    """The machine, a table for each step, and a line for each further context of attention."""
+    """The machine, a table for each step, a line for each further context of attention, and one for each format."""
     return "\n".join(_lines(roofline))
 
 
@@ -29,6 +30,9 @@ def _lines(roofline: Roofline) -> Iterator[str]:
         for op in step.ops:
             if op.name.startswith("attention"):
                 yield _op(op, f"{step.shape.kind} {step.shape.rows} rows, context {step.shape.context}", step.seconds)
+    if roofline.formats:
+        yield ""
+        yield from _formats(roofline.formats)
     if not roofline.complete:
         yield from ("", "INTERRUPTED: what was not measured is missing")
 
@@ -50,6 +54,16 @@ def _step(step: StepFigures) -> Iterator[str]:
     share = step.bound_s / step.seconds
     yield f"{'between the ops':<44}{'':>4}{(step.seconds - inside) * 1e6:>11.0f}{1 - inside / step.seconds:>7.1%}"
     yield f"{'the step':<44}{'':>4}{step.seconds * 1e6:>11.0f}{tokens_per_s:>13.0f} tokens/s{share:>19.0%}"
+
+
+def _formats(formats: tuple[FormatFigures, ...]) -> Iterator[str]:
+    counts = [figures.rows for figures in formats[0].rows]
+    columns = [f"{unit}, {count}" for count in counts for unit in ("GB/s", "GOP/s")]
+    shape = f"matrices of {WIDTH}x{WIDTH}, by rows"
+    yield f"{shape:<34}{'bits':>6}" + "".join(f"{column:>12}" for column in columns)
+    for one in formats:
+        rates = [rate for at in one.rows for rate in (at.bytes_per_s, at.operations_per_s)]
+        yield f"{one.format:<34}{one.bits:>6.2f}" + "".join(f"{rate * 1e-9:>12.1f}" for rate in rates)
 
 
 def _header(what: str) -> str:

@@ -7,6 +7,7 @@ caches as the op before left them.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,6 +30,25 @@ class TimedStep:
 
     seconds: float
     ops: dict[tuple[int, bool], float]
+
+
+def timed(run: Callable[[], object]) -> float:
+    """Seconds that it takes."""
+    began = time.perf_counter()
+    run()
+    return time.perf_counter() - began
+
+
+def median_run(run: Callable[[], TimedStep]) -> TimedStep:
+    """The run of median duration among several, without the first."""
+    began = time.perf_counter()
+    runs = [run()]
+    while len(runs) < _MOST_RUNS and (time.perf_counter() - began < _REPEAT_S or len(runs) <= _LEAST_RUNS):
+        if runs[-1].seconds > _LONG_S:
+            break
+        runs.append(run())
+    warm = runs[1:] or runs
+    return sorted(warm, key=lambda one: one.seconds)[len(warm) // 2]
 
 
 class StepRunner:
@@ -56,21 +76,12 @@ class StepRunner:
     def time(self, load: StepLoad) -> TimedStep:
         """The step of median duration among several runs of this load."""
         batch = self._batch(load)
-        began = time.perf_counter()
-        runs = [self._run(batch)]
-        while len(runs) < _MOST_RUNS and (time.perf_counter() - began < _REPEAT_S or len(runs) <= _LEAST_RUNS):
-            if runs[-1].seconds > _LONG_S:
-                break
-            runs.append(self._run(batch))
-        warm = runs[1:] or runs
-        return sorted(warm, key=lambda run: run.seconds)[len(warm) // 2]
+        return median_run(lambda: self._run(batch))
 
     def _run(self, batch: Batch) -> TimedStep:
         before = self._totals()
         self._plan.set_profiling(True)
-        began = time.perf_counter()
-        self._plan.run(batch)
-        seconds = time.perf_counter() - began
+        seconds = timed(lambda: self._plan.run(batch))
         self._plan.set_profiling(False)
         return TimedStep(seconds, {key: total - before.get(key, 0.0) for key, total in self._totals().items()})
 

@@ -24,6 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="tokens of the steps that are measured (default: 1 8 32 128 512)",
     )
     parser.add_argument(
+        "--formats", action="store_true", help="also measure matrices of one shape in every format of weights"
+    )
+    parser.add_argument(
         "--json", type=Path, metavar="FILE", help="write settings and figures there, also if interrupted"
     )
     add_settings(parser, EngineConfig, only=_SETTINGS)
@@ -45,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     def show(what: str) -> None:
         print(f"\r\x1b[K{what}" if terminal else what, end="" if terminal else "\n", file=sys.stderr, flush=True)
 
-    result = run_roofline(config, rows, show)
+    result = run_roofline(config, rows, show, arguments.formats)
     if terminal:
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)
     print(text(result))
