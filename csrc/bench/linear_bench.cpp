@@ -52,7 +52,7 @@ PackedWeight random_weight(const KernelTable& table, const StoredFormat& format,
   std::vector<uint8_t> rows(size_t(16 * row_bytes));
   for (uint8_t& b : rows) {
     state ^= state << 13, state ^= state >> 7, state ^= state << 17;
-    b = uint8_t(state & 0x2f);  // no exponent that makes a NaN in any format
+    b = uint8_t((state & 0x2f) | 0x40);  // no exponent that makes a NaN in any format, or a subnormal number in f32
   }
   uint8_t* tiles = *memory;
   *memory += n / 16 * tile_bytes;
