@@ -51,24 +51,30 @@ struct LinearArgs {
 
 enum class KvType : int32_t { f32 = 0, bf16 = 1, f16 = 2, int8 = 3 };
 
-// element_bytes: of one stored number. scale_bytes: beside a head's K, and beside its V, for each token.
-struct KvTypeSizes {
-  const char* name;
-  int32_t element_bytes, scale_bytes;
-};
-constexpr KvTypeSizes kKvTypes[] = {{"f32", 4, 0}, {"bf16", 2, 0}, {"f16", 2, 0}, {"int8", 1, 2}};
-constexpr int32_t kKvTypeCount = sizeof(kKvTypes) / sizeof(kKvTypes[0]);
-
 constexpr int32_t kMaxHeadDim = 256;
 
-// A page: [layer][K|V][kv_head][plane], then, where the type has scales, [layer][kv_head][K|V][page_size] of them, then
-// nothing up to a multiple of 64 bytes. A plane is rows of 4-byte lanes, in each of which lie `pack` = 1 (f32), 2 (bf16,
-// f16) or 4 (int8) numbers: K [head_dim/pack][page_size][pack], V [page_size/pack][head_dim][pack]. The four of int8 are
-// in the order 0, 2, 1, 3, so that the even and the odd bytes of a lane are the pairs that products of 16 bits take.
+// Numbers of a head that share a scale, where the type has scales: a part of the head. A last part may have fewer.
+constexpr int32_t kScaleNumbers = 64;
+constexpr int32_t kMaxHeadScales = kMaxHeadDim / kScaleNumbers;
+
+// element_bytes: of one stored number. scale_bytes: of the scale of each scale_numbers numbers; 0: the type has none.
+struct KvTypeSizes {
+  const char* name;
+  int32_t element_bytes, scale_bytes, scale_numbers;
+};
+constexpr KvTypeSizes kKvTypes[] = {{"f32", 4, 0, 0}, {"bf16", 2, 0, 0}, {"f16", 2, 0, 0}, {"int8", 1, 2, kScaleNumbers}};
+constexpr int32_t kKvTypeCount = sizeof(kKvTypes) / sizeof(kKvTypes[0]);
+
+// A page: [layer][K|V][kv_head][plane], then, where the type has scales, [layer][kv_head][K|V][part][page_size] of them,
+// then nothing up to a multiple of 64 bytes. A plane is rows of 4-byte lanes, in each of which lie `pack` = 1 (f32), 2
+// (bf16, f16) or 4 (int8) numbers: K [head_dim/pack][page_size][pack], V [page_size/pack][head_dim][pack]. The four of
+// int8 are in the order 0, 2, 1, 3, so that the even and the odd bytes of a lane are the pairs that products of 16 bits
+// take.
 // page_size is one of 4, 8, 16, 32; head_dim is a multiple of 16 up to kMaxHeadDim.
 //
-// int8: number = round to nearest even(x / scale), scale = bf16(greatest |x| of the token's head / 127). A head that
-// holds a NaN or an infinity has the scale NaN, one that is 0 or below 1e-30 throughout the scale 0; both hold zeros.
+// int8: number = round to nearest even(x / scale), scale = bf16(greatest |x| of this part of the token's head / 127).
+// A part that holds a NaN or an infinity has the scale NaN, one that is 0 or below 1e-30 throughout the scale 0; both
+// hold zeros.
 struct KvLayout {
   KvType type;
   int32_t page_size, kv_heads, head_dim;
@@ -77,6 +83,7 @@ struct KvLayout {
   int64_t plane_bytes;        // one head's K, or V, of one layer
   int64_t scale_offset;       // from a page to the scales of its first layer
   int64_t layer_scale_bytes;  // distance between layers' scales; 0: the type has none
+  int32_t head_scales;        // of a token's K, or V, of one head
   uint8_t* base;              // page 0
 };
 

@@ -14,10 +14,11 @@ KvLayout kv_layout(KvType type, int32_t layers, int32_t page_size, int32_t kv_he
           "head_dim is " + std::to_string(head_dim) + "; it must be a multiple of 16 up to 256");
   require(layers > 0 && kv_heads > 0, "layers and kv_heads must be positive");
   KvTypeSizes sizes = kKvTypes[int(type)];
-  KvLayout kv{type, page_size, kv_heads, head_dim, 0, 0, 0, 0, 0, nullptr};
+  KvLayout kv{type, page_size, kv_heads, head_dim, 0, 0, 0, 0, 0, 0, nullptr};
   kv.plane_bytes = int64_t(head_dim) * page_size * sizes.element_bytes;
   kv.layer_bytes = 2 * kv_heads * kv.plane_bytes;
-  kv.layer_scale_bytes = 2 * int64_t(kv_heads) * page_size * sizes.scale_bytes;
+  kv.head_scales = sizes.scale_bytes ? (head_dim + sizes.scale_numbers - 1) / sizes.scale_numbers : 0;
+  kv.layer_scale_bytes = 2 * int64_t(kv_heads) * kv.head_scales * page_size * sizes.scale_bytes;
   kv.scale_offset = layers * kv.layer_bytes;
   kv.page_bytes = (kv.scale_offset + layers * kv.layer_scale_bytes + 63) / 64 * 64;
   return kv;

@@ -38,9 +38,10 @@ std::vector<std::string> level_names() {
   return names;
 }
 
-std::vector<std::tuple<std::string, int32_t, int32_t>> kv_types() {
-  std::vector<std::tuple<std::string, int32_t, int32_t>> types;
-  for (const KvTypeSizes& type : kKvTypes) types.emplace_back(type.name, type.element_bytes, type.scale_bytes);
+std::vector<std::tuple<std::string, int32_t, int32_t, int32_t>> kv_types() {
+  std::vector<std::tuple<std::string, int32_t, int32_t, int32_t>> types;
+  for (const KvTypeSizes& type : kKvTypes)
+    types.emplace_back(type.name, type.element_bytes, type.scale_bytes, type.scale_numbers);
   return types;
 }
 

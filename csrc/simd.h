@@ -118,16 +118,17 @@ OCTAVO_INLINE void join_4(const float* a, const float* b, const float* c, const 
   out[2].v = _mm512_shuffle_f32x4(xy, zw, 0x88);
   out[3].v = _mm512_shuffle_f32x4(xy, zw, 0xdd);
 }
-// A lane's 4 bytes as a pair of bf16: the first (low) and the second (high) as f32, or with the other one zeroed.
+// A lane's 4 bytes as a pair of bf16: the first (low) and the second (high) as f32.
 OCTAVO_INLINE f32x16 bf16_first(f32x16 a) { return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(a.v), 16))}; }
 OCTAVO_INLINE f32x16 bf16_second(f32x16 a) {
   return {_mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(a.v), _mm512_set1_epi32(int(0xffff0000u))))};
 }
+#if defined(__AVX512BF16__)
+// The pair with its other number zeroed.
 OCTAVO_INLINE f32x16 keep_first(f32x16 a) {
   return {_mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(a.v), _mm512_set1_epi32(0xffff)))};
 }
 OCTAVO_INLINE f32x16 keep_second(f32x16 a) { return bf16_second(a); }
-#if defined(__AVX512BF16__)
 // a then b, rounded to bf16, as 16 lanes of pairs.
 OCTAVO_INLINE f32x16 pack_bf16(f32x16 a, f32x16 b) {
   return {_mm512_castsi512_ps((__m512i)_mm512_cvtne2ps_pbh(b.v, a.v))};
@@ -262,14 +263,11 @@ OCTAVO_INLINE void join_4(const float* a, const float* b, const float* c, const 
   for (int i = 0; i < 4; i++) out[i] = {join_256(a + 4 * i, b + 4 * i), join_256(c + 4 * i, d + 4 * i)};
 }
 OCTAVO_INLINE __m256 shift_left_16(__m256 a) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(a), 16)); }
-OCTAVO_INLINE f32x16 bits_and(f32x16 a, int mask) {
-  __m256 m = _mm256_castsi256_ps(_mm256_set1_epi32(mask));
+OCTAVO_INLINE f32x16 bf16_first(f32x16 a) { return {shift_left_16(a.lo), shift_left_16(a.hi)}; }
+OCTAVO_INLINE f32x16 bf16_second(f32x16 a) {
+  __m256 m = _mm256_castsi256_ps(_mm256_set1_epi32(int(0xffff0000u)));
   return {_mm256_and_ps(a.lo, m), _mm256_and_ps(a.hi, m)};
 }
-OCTAVO_INLINE f32x16 bf16_first(f32x16 a) { return {shift_left_16(a.lo), shift_left_16(a.hi)}; }
-OCTAVO_INLINE f32x16 bf16_second(f32x16 a) { return bits_and(a, int(0xffff0000u)); }
-OCTAVO_INLINE f32x16 keep_first(f32x16 a) { return bits_and(a, 0xffff); }
-OCTAVO_INLINE f32x16 keep_second(f32x16 a) { return bf16_second(a); }
 OCTAVO_INLINE f32x16 load_f16(const uint16_t* p) {
   return {_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)), _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)(p + 8)))};
 }
@@ -381,8 +379,6 @@ OCTAVO_INLINE void join_4(const float* a, const float* b, const float* c, const 
 }
 OCTAVO_INLINE f32x16 bf16_first(f32x16 a) { return {(f32v)((i32v)a.v << 16)}; }
 OCTAVO_INLINE f32x16 bf16_second(f32x16 a) { return {(f32v)((i32v)a.v & int32_t(0xffff0000u))}; }
-OCTAVO_INLINE f32x16 keep_first(f32x16 a) { return {(f32v)((i32v)a.v & 0xffff)}; }
-OCTAVO_INLINE f32x16 keep_second(f32x16 a) { return bf16_second(a); }
 OCTAVO_INLINE f32x16 load_f16(const uint16_t* p) { f32x16 r; for (int i = 0; i < 16; i++) r.v[i] = f16_to_f32(p[i]); return r; }
 OCTAVO_INLINE void store_f16(uint16_t* p, f32x16 a) { for (int i = 0; i < 16; i++) p[i] = f32_to_f16(a.v[i]); }
 // The lower 16 bits of each lane are a f16. What its exponent lacks is made up by a product, which is right for subnormal

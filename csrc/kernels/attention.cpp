@@ -34,10 +34,24 @@ struct Workspace {
   TokenScales* scales;  // of a span of one head
   float* query_units;   // [the tile's rows of one head] what an operand of q counts
   float* scores;     // [kRowsTogether][kSpan]
-  uint8_t* weights;  // operands [kRowsTogether][kSpan]
+  uint8_t* weights;  // operands [part][kRowsTogether][kSpan]
   uint8_t* q;        // operands [the tile's rows of one head][kMaxHeadDim]
-  uint8_t* keys;     // a span of one head, gathered; where pages hold less than a chunk
+  uint8_t *keys, *values;  // a span of one head, copied (copy_span)
 };
+
+// Bytes of a number in a thread's copies of K and of V; 0: there are none.
+struct CopySizes {
+  int keys, values;
+};
+template <class Kv>
+constexpr CopySizes copy_sizes(int page_size) {
+  bool widened = kWidening<Kv> > 1;
+  return {widened || page_size < kLanes ? 4 / Kv::Wide::kPack : 0, widened ? 4 / Kv::Wide::kPack : 0};
+}
+// By KvType.
+using SizesOfPage = CopySizes (*)(int);
+constexpr SizesOfPage kCopySizes[] = {copy_sizes<F32Kv>, copy_sizes<Bf16Kv>, copy_sizes<F16Kv>, copy_sizes<Int8Kv>};
+static_assert(sizeof(kCopySizes) / sizeof(SizesOfPage) == kKvTypeCount);
 
 // Lays the workspace out over `scratch` (only counts if null); returns its size in bytes.
 int64_t lay_out(const KvLayout& kv, int group, uint8_t* scratch, Workspace* work) {
@@ -56,9 +70,11 @@ int64_t lay_out(const KvLayout& kv, int group, uint8_t* scratch, Workspace* work
   work->scales = (TokenScales*)take(int64_t(sizeof(TokenScales)) / 4);
   work->query_units = (float*)take(rows);
   work->scores = (float*)take(kRowsTogether * kSpan);
-  work->weights = take(kRowsTogether * kSpan);
+  work->weights = take(max_int(1, kv.head_scales) * kWeightsOfPart);
   work->q = take(rows * kMaxHeadDim);
-  work->keys = take(kv.page_size < kLanes ? kSpan * kv.head_dim : 0);
+  CopySizes copies = kCopySizes[int(kv.type)](kv.page_size);
+  work->keys = take(int64_t(kSpan) * kv.head_dim * copies.keys / 4);
+  work->values = take(int64_t(kSpan) * kv.head_dim * copies.values / 4);
   return used;
 }
 
@@ -157,10 +173,11 @@ void attend_span(const Tile& tile, const SpanPages& pages, int span, int first, 
     if (!seen[r].empty()) any = {min_int(any.begin, seen[r].begin), max_int(any.end, seen[r].end)};
   }
   for_row_blocks(any.empty() ? 0 : count, [&]<int kRows>(int r) {
-    score_rows<Kv, kRows>(pages, any, head_dim, q + r * kMaxHeadDim, work.scores + r * kSpan, unless_done(fetch));
+    ScoreRows<Kv> rows = {q + r * kMaxHeadDim, work.query_units + first + r, work.scales, work.scores + r * kSpan};
+    score_rows<Kv, kRows>(pages, any, head_dim, rows, unless_done(fetch));
   });
   Weighed weighed[kRowsTogether];
-  weigh_rows<Kv>(args.softcap, *work.scales, work.query_units + first, work.scores, seen, count, weights,
+  weigh_rows<Kv>(args.softcap, *work.scales, work.scores, seen, count, head_dim, weights, kWeightsOfPart,
                  work.span.greatest, weighed);
 
   // Units that every row sees whole go through the blocked product, those at the ragged ends row by row.
@@ -181,7 +198,7 @@ void attend_span(const Tile& tile, const SpanPages& pages, int span, int first, 
   for (int r = 0; r < count; r++)
     if (!seen[r].empty()) {
       work.span.sum[r] = weighed[r].sum;
-      Kv::finish_values(work.span.values + r * kMaxHeadDim, weighed[r].unit, head_dim);
+      Kv::finish_values(work.span.values + r * kMaxHeadDim, weighed[r], head_dim);
     }
 }
 
@@ -252,14 +269,13 @@ void attend_tile(const Tile& tile, const AttentionItem& item, const AttentionIte
       pages.key_head = pages.value_head = head * args.kv.plane_bytes;
       if (head != prepared) prepare_queries<Kv>(tile, prepared = head, work);
       Kv::load_scales(args.kv, args.layer, span_blocks(args, tile.seq, span), head, seen, work.scales);
-      if (few || seen.empty() || pages.pieces == 1) {
+      if (few || seen.empty()) {
         attend_head<Kv>(tile, pages, span, head, item.partial, &fetch, work);
         continue;
       }
-      SpanPages gathered = pages;
-      if (pages.pieces == 4) gather_keys<4>(seen, head_dim / Kv::kPack, work.keys, &gathered);
-      else gather_keys<2>(seen, head_dim / Kv::kPack, work.keys, &gathered);
-      attend_head<Kv>(tile, gathered, span, head, item.partial, &fetch, work);
+      SpanPages copied = pages;
+      copy_span<Kv>(seen, head_dim, work.keys, work.values, &copied);
+      attend_head<typename Kv::Wide>(tile, copied, span, head, item.partial, &fetch, work);
     }
   }
   if (item.partial) return;

@@ -63,24 +63,56 @@ OCTAVO_INLINE void load_keys(const SpanPages& pages, int chunk, int64_t offset, 
   if constexpr (kPieces == 4) join_4(at[0], at[1], at[2], at[3], out);
 }
 
-// Copies the keys of chunks that hold a token of `seen` to `dst`, the steps of a chunk in a row, and makes `pages` lead
-// there: many query rows would join the same pieces again and again.
-template <int kPieces>
-void gather_keys(TokenRange seen, int steps, uint8_t* dst, SpanPages* pages) {
-  int first = seen.begin / kLanes, end = (seen.end + kLanes - 1) / kLanes;
-  int64_t chunk_bytes = int64_t(steps) * kLanes * 4;
-  for (int chunk = first; chunk < end; chunk++)
+// Vectors of `Wide` that one of the type's own becomes.
+template <class Kv>
+constexpr int kWidening = Kv::kPack / Kv::Wide::kPack;
+
+// Copies the keys of chunks that hold a token of `seen` to `dst` as Kv::Wide, the steps of a chunk in a row, and makes
+// `pages` lead there.
+template <class Kv, int kPieces>
+OCTAVO_NOINLINE void copy_keys(TokenRange seen, int head_dim, uint8_t* dst, SpanPages* pages) {
+  int first = seen.begin / kLanes, end = (seen.end + kLanes - 1) / kLanes, steps = head_dim / Kv::kPack;
+  int64_t chunk_bytes = int64_t(steps) * kWidening<Kv> * kLanes * 4;
+  for (int chunk = first; chunk < end; chunk++) {
+    float* to = (float*)(dst + chunk * chunk_bytes);
     for (int step = 0; step < steps; step += kPieces) {
       f32x16 keys[kPieces];
       load_keys<kPieces>(*pages, chunk, pages->key_head + step * pages->key_stride, keys);
-      for (int i = 0; i < kPieces; i++)
-        store((float*)(dst + chunk * chunk_bytes) + int64_t(step + i) * kLanes, keys[i]);
+      for (int i = 0; i < kPieces; i++, to += kWidening<Kv> * kLanes) Kv::store_wide(to, kLanes, keys[i]);
     }
+  }
   for (int chunk = first / kChunksTogether * kChunksTogether; chunk < end || chunk % kChunksTogether; chunk++)
     pages->key_piece[chunk] = dst + max_int(first, min_int(chunk, end - 1)) * chunk_bytes;
   pages->key_stride = kLanes * 4;
   pages->key_head = 0;
   pages->pieces = 1;
+}
+
+// Copies the V of tokens in `seen`, in whole units, to `dst` as Kv::Wide and makes `pages` lead there.
+template <class Kv>
+OCTAVO_NOINLINE void copy_values(TokenRange seen, int head_dim, uint8_t* dst, SpanPages* pages) {
+  int first = seen.begin / Kv::kPack, end = (seen.end + Kv::kPack - 1) / Kv::kPack;
+  int64_t row_bytes = int64_t(head_dim) * 4;
+  for (int unit = first; unit < end; unit++) {
+    const float* row = (const float*)(pages->value_unit[unit] + pages->value_head);
+    float* to = (float*)(dst + unit * kWidening<Kv> * row_bytes);
+    for (int d = 0; d < head_dim; d += kLanes) Kv::store_wide(to + d, head_dim, load(row + d));
+  }
+  for (int unit = first * kWidening<Kv>; unit < end * kWidening<Kv>; unit++)
+    pages->value_unit[unit] = dst + unit * row_bytes;
+  pages->value_head = 0;
+}
+
+// What many query rows would do again and again is done once for all: pieces are joined and numbers widened.
+template <class Kv>
+void copy_span(TokenRange seen, int head_dim, uint8_t* keys, uint8_t* values, SpanPages* pages) {
+  switch (pages->pieces) {
+    case 4: copy_keys<Kv, 4>(seen, head_dim, keys, pages); break;
+    case 2: copy_keys<Kv, 2>(seen, head_dim, keys, pages); break;
+    default:
+      if constexpr (kWidening<Kv> > 1) copy_keys<Kv, 1>(seen, head_dim, keys, pages);
+  }
+  if constexpr (kWidening<Kv> > 1) copy_values<Kv>(seen, head_dim, values, pages);
 }
 
 // A decode reads each byte once and waits for memory, and pages are too short and scattered for the processor to see

@@ -46,22 +46,19 @@ OCTAVO_INLINE float finish_scores(float softcap, float* scores, int begin, int e
   return reduce_max(top);
 }
 
-// Sums of products -> raw scores -> scores, and weights of those, for `rows` rows that see the tokens `seen[r]`. In two
-// passes, since a row's weights wait for its greatest score at the end of a long chain, and those of several rows go side
-// by side: 8.7 cycles for 16 tokens instead of 10.6 (Zen 4).
+// Raw scores -> scores, and weights of those, for `rows` rows that see the tokens `seen[r]`. In two passes, since a row's
+// weights wait for its greatest score at the end of a long chain, and those of several rows go side by side: 8.7 cycles
+// for 16 tokens instead of 10.6 (Zen 4).
 template <class Kv>
-OCTAVO_NOINLINE void weigh_rows(float softcap, const TokenScales& scales, const float* query_units, float* scores,
-                                const TokenRange* seen, int rows, typename Kv::Operand* weights, float* greatest,
+OCTAVO_NOINLINE void weigh_rows(float softcap, const TokenScales& scales, float* scores, const TokenRange* seen, int rows,
+                                int head_dim, typename Kv::Operand* weights, int64_t part_stride, float* greatest,
                                 Weighed* weighed) {
   for (int r = 0; r < rows; r++)
-    if (!seen[r].empty()) {
-      Kv::to_scores(scores + r * kSpan, seen[r].begin, seen[r].end, scales, query_units[r]);
-      greatest[r] = finish_scores(softcap, scores + r * kSpan, seen[r].begin, seen[r].end);
-    }
+    if (!seen[r].empty()) greatest[r] = finish_scores(softcap, scores + r * kSpan, seen[r].begin, seen[r].end);
   for (int r = 0; r < rows; r++)
     if (!seen[r].empty())
-      weighed[r] = Kv::weigh_tokens(scores + r * kSpan, seen[r].begin, seen[r].end, greatest[r], scales,
-                                    weights + r * kSpan);
+      weighed[r] = Kv::weigh_tokens(scores + r * kSpan, seen[r].begin, seen[r].end, greatest[r], scales, head_dim,
+                                    weights + r * kSpan, part_stride);
 }
 
 // Query rows with what they have so far, or have of one span: weighted sums of V, greatest score, sum of weights.

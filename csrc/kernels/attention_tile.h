@@ -18,20 +18,32 @@ constexpr int kBlockRows = 2;
 #endif
 constexpr int kBlockColumns = kChunksTogether;
 
-// Query rows that go through a span together; operands, scores and weights of a row are this far apart.
+// Query rows that go through a span together.
 constexpr int kRowsTogether = 2 * kBlockRows;
 
-// Sums of q times the keys of chunks [chunk, chunk + kChunksTogether) for kRows rows.
+// Operands of softmax weights: [part][kRowsTogether][kSpan].
+constexpr int64_t kWeightsOfPart = kRowsTogether * kSpan;
+
+// Query rows as operands [rows][kMaxHeadDim], what one of those counts, and their scores [rows][kSpan].
+template <class Kv>
+struct ScoreRows {
+  const typename Kv::Operand* q;
+  const float* units;
+  const TokenScales* scales;
+  float* scores;
+};
+
+// Sums of numbers [begin, end) of q times those of the keys of chunks [chunk, chunk + kChunksTogether) for kRows rows.
 template <class Kv, int kPieces, int kRows>
-OCTAVO_NOINLINE void score_block(const SpanPages& pages, int chunk, int head_dim, const typename Kv::Operand* q,
-                                 float* scores, Fetch* fetch) {
+OCTAVO_NOINLINE void score_block(const SpanPages& pages, int chunk, int begin, int end, const typename Kv::Operand* q,
+                                 float* sums, Fetch* fetch) {
   typename Kv::Sum sum[kRows][kChunksTogether];
   OCTAVO_UNROLL
   for (int r = 0; r < kRows; r++)
     OCTAVO_UNROLL
     for (int c = 0; c < kChunksTogether; c++) sum[r][c] = Kv::zero_sum();
-  int64_t offset = pages.key_head;
-  for (int d = 0; d < head_dim; d += Kv::kPack * kPieces, offset += pages.key_stride * kPieces) {
+  int64_t offset = pages.key_head + begin / Kv::kPack * pages.key_stride;
+  for (int d = begin; d < end; d += Kv::kPack * kPieces, offset += pages.key_stride * kPieces) {
     if (fetch) {
       if (pages.fetch_values) fetch_values<kPieces>(pages, chunk, offset);
       fetch_lines(fetch, fetch->lines * kPieces);
@@ -52,10 +64,27 @@ OCTAVO_NOINLINE void score_block(const SpanPages& pages, int chunk, int head_dim
   OCTAVO_UNROLL
   for (int r = 0; r < kRows; r++)
     OCTAVO_UNROLL
-    for (int c = 0; c < kChunksTogether; c++) Kv::store_sum(scores + r * kSpan + (chunk + c) * kLanes, sum[r][c]);
+    for (int c = 0; c < kChunksTogether; c++) Kv::store_sum(sums + r * kSpan + (chunk + c) * kLanes, sum[r][c]);
 }
 
-// values[row] += sum over units [begin, end) of weight * V, columns [0, 16 * kColumns) of head_dim from `column` on.
+// What score_block has summed of one part of the head becomes scores, or is added to those of earlier parts. (In
+// score_block itself it makes GCC 12 keep the sums in memory.)
+template <class Kv, int kRows>
+OCTAVO_INLINE void scale_sums(const ScoreRows<Kv>& rows, int chunk, int begin, const float* sums) {
+  const float* scales = rows.scales->key[begin / Kv::kPart] + chunk * kLanes;
+  for (int r = 0; r < kRows; r++) {
+    float* scores = rows.scores + r * kSpan + chunk * kLanes;
+    const float* sum = sums + r * kSpan + chunk * kLanes;
+    f32x16 unit = set1(rows.units[r]);
+    for (int t = 0; t < kChunksTogether * kLanes; t += kLanes) {
+      f32x16 a = to_f32(Kv::load_sum(sum + t)), each = mul(load(scales + t), unit);
+      store(scores + t, begin ? fma(a, each, load(scores + t)) : mul(a, each));
+    }
+  }
+}
+
+// values[row] += sum over units [begin, end) of weight * V, columns [0, 16 * kColumns) of head_dim from `column` on, all
+// of one part; `weights`: for that part.
 template <class Kv, int kRows, int kColumns>
 OCTAVO_NOINLINE void value_block(const SpanPages& pages, int begin, int end, int column,
                                  const typename Kv::Operand* weights, float* values, Fetch* fetch) {
@@ -89,32 +118,50 @@ void value_edge(const SpanPages& pages, int begin, int end, int token_begin, int
     bool first_hidden = unit * Kv::kPack < token_begin, last_hidden = (unit + 1) * Kv::kPack > token_end;
     const float* row = (const float*)(pages.value_unit[unit] + pages.value_head);
     for (int d = 0; d < head_dim; d += kLanes) {
-      typename Kv::Lanes v = Kv::expand(Kv::visible(load(row + d), first_hidden, last_hidden));
-      Kv::store_sum(values + d, Kv::multiply_add(weights + unit * Kv::kPack, v, Kv::load_sum(values + d)));
+      const typename Kv::Operand* own = weights + d / Kv::kPart * kWeightsOfPart + unit * Kv::kPack;
+      Kv::store_sum(values + d,
+                    Kv::multiply_add_seen(own, load(row + d), first_hidden, last_hidden, Kv::load_sum(values + d)));
     }
   }
 }
 
-// Sums for the tokens in `seen`, in whole groups of chunks.
 template <class Kv, int kRows>
-void score_rows(const SpanPages& pages, TokenRange seen, int head_dim, const typename Kv::Operand* q, float* scores,
-                Fetch* fetch) {
+OCTAVO_INLINE void sum_part(const SpanPages& pages, int chunk, int begin, int end, const typename Kv::Operand* q,
+                            float* sums, Fetch* fetch) {
+  switch (pages.pieces) {
+    case 1: return score_block<Kv, 1, kRows>(pages, chunk, begin, end, q, sums, fetch);
+    case 2: return score_block<Kv, 2, kRows>(pages, chunk, begin, end, q, sums, fetch);
+    default: return score_block<Kv, 4, kRows>(pages, chunk, begin, end, q, sums, fetch);
+  }
+}
+
+// Raw scores of the tokens in `seen`, in whole groups of chunks.
+template <class Kv, int kRows>
+void score_rows(const SpanPages& pages, TokenRange seen, int head_dim, const ScoreRows<Kv>& rows, Fetch* fetch) {
   for (int chunk = seen.begin / kLanes / kChunksTogether * kChunksTogether; chunk * kLanes < seen.end;
-       chunk += kChunksTogether)
-    switch (pages.pieces) {
-      case 1: score_block<Kv, 1, kRows>(pages, chunk, head_dim, q, scores, fetch); break;
-      case 2: score_block<Kv, 2, kRows>(pages, chunk, head_dim, q, scores, fetch); break;
-      default: score_block<Kv, 4, kRows>(pages, chunk, head_dim, q, scores, fetch);
+       chunk += kChunksTogether) {
+    if constexpr (Kv::kScaled) {
+      float sums[kRows * kSpan];
+      for (int begin = 0; begin < head_dim; begin += Kv::kPart) {
+        sum_part<Kv, kRows>(pages, chunk, begin, min_int(begin + Kv::kPart, head_dim), rows.q, sums, fetch);
+        scale_sums<Kv, kRows>(rows, chunk, begin, sums);
+      }
+    } else {
+      sum_part<Kv, kRows>(pages, chunk, 0, head_dim, rows.q, rows.scores, fetch);
     }
+  }
 }
 
 template <class Kv, int kRows>
 void value_rows(const SpanPages& pages, int begin, int end, int head_dim, const typename Kv::Operand* weights,
                 float* values, Fetch* fetch) {
+  static_assert(Kv::kPart % (kBlockColumns * kLanes) == 0, "columns of a block are of one part");
+  auto own = [&](int column) { return weights + column / Kv::kPart * kWeightsOfPart; };
   int column = 0;
   for (; column + kBlockColumns * kLanes <= head_dim; column += kBlockColumns * kLanes)
-    value_block<Kv, kRows, kBlockColumns>(pages, begin, end, column, weights, values, fetch);
-  for (; column < head_dim; column += kLanes) value_block<Kv, kRows, 1>(pages, begin, end, column, weights, values, fetch);
+    value_block<Kv, kRows, kBlockColumns>(pages, begin, end, column, own(column), values, fetch);
+  for (; column < head_dim; column += kLanes)
+    value_block<Kv, kRows, 1>(pages, begin, end, column, own(column), values, fetch);
 }
 
 template <int kMax, class Body>

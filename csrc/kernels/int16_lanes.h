@@ -10,6 +10,8 @@ namespace {
 
 OCTAVO_INLINE i32x16 zero_i32() { return {_mm512_setzero_si512()}; }
 OCTAVO_INLINE i32x16 load_i32(const int32_t* p) { return {_mm512_loadu_si512(p)}; }
+OCTAVO_INLINE i32x16 bits_to_i32(f32x16 a) { return {_mm512_castps_si512(a.v)}; }
+OCTAVO_INLINE i32x16 max(i32x16 a, i32x16 b) { return {_mm512_max_epi32(a.v, b.v)}; }
 // Bytes 0 and 2 of each lane, or 1 and 3, as a pair of 16-bit integers.
 OCTAVO_INLINE i32x16 odd_bytes(f32x16 a) { return {_mm512_srai_epi16(_mm512_castps_si512(a.v), 8)}; }
 OCTAVO_INLINE i32x16 even_bytes(f32x16 a) {
@@ -28,6 +30,8 @@ OCTAVO_INLINE i32x16 zero_i32() { return {_mm256_setzero_si256(), _mm256_setzero
 OCTAVO_INLINE i32x16 load_i32(const int32_t* p) {
   return {_mm256_loadu_si256((const __m256i*)p), _mm256_loadu_si256((const __m256i*)(p + 8))};
 }
+OCTAVO_INLINE i32x16 bits_to_i32(f32x16 a) { return {_mm256_castps_si256(a.lo), _mm256_castps_si256(a.hi)}; }
+OCTAVO_INLINE i32x16 max(i32x16 a, i32x16 b) { return {_mm256_max_epi32(a.lo, b.lo), _mm256_max_epi32(a.hi, b.hi)}; }
 OCTAVO_INLINE i32x16 odd_bytes(f32x16 a) {
   return {_mm256_srai_epi16(_mm256_castps_si256(a.lo), 8), _mm256_srai_epi16(_mm256_castps_si256(a.hi), 8)};
 }
@@ -47,6 +51,8 @@ OCTAVO_INLINE void store_i16(int16_t* p, i32x16 a) {
 
 OCTAVO_INLINE i32x16 zero_i32() { return {i32v{}}; }
 OCTAVO_INLINE i32x16 load_i32(const int32_t* p) { i32x16 r; memcpy(&r.v, p, 64); return r; }
+OCTAVO_INLINE i32x16 bits_to_i32(f32x16 a) { return {(i32v)a.v}; }
+OCTAVO_INLINE i32x16 max(i32x16 a, i32x16 b) { return {a.v > b.v ? a.v : b.v}; }
 OCTAVO_INLINE i32x16 odd_bytes(f32x16 a) { return {(i32v)((i16v)a.v >> 8)}; }
 OCTAVO_INLINE i32x16 even_bytes(f32x16 a) { return {(i32v)(((i16v)a.v << 8) >> 8)}; }
 OCTAVO_INLINE i32x16 dot_i16(uint32_t pair, i32x16 b, i32x16 c) {
@@ -55,6 +61,14 @@ OCTAVO_INLINE i32x16 dot_i16(uint32_t pair, i32x16 b, i32x16 c) {
 OCTAVO_INLINE void store_i16(int16_t* p, i32x16 a) { for (int i = 0; i < kLanes; i++) p[i] = int16_t(a.v[i]); }
 
 #endif
+
+OCTAVO_INLINE int32_t reduce_max(i32x16 a) {
+  int32_t lanes[kLanes];
+  store(lanes, a);
+  for (int n = kLanes / 2; n > 0; n /= 2)
+    for (int i = 0; i < n; i++) lanes[i] = max_int(lanes[i], lanes[i + n]);
+  return lanes[0];
+}
 
 }  // namespace
 }  // namespace OCTAVO_LEVEL

@@ -39,24 +39,31 @@ void store_head_pairs(const HeadSlot& to, const float* key, const float* value) 
   for (int d = 0; d < to.head_dim; d++) memcpy(row + 4 * d, v + d, 2);
 }
 
-// Rounds a head to multiples of its scale, whose bf16 it returns.
-uint16_t quantise_head(const float* x, int head_dim, int8_t* out) {
-  float greatest = magnitude(x, head_dim);
+// Rounds a part of a head to multiples of its scale, whose bf16 it returns.
+uint16_t quantise_part(const float* x, int numbers, int8_t* out) {
+  float greatest = magnitude(x, numbers);
   uint16_t scale = greatest < 1e-30f ? 0 : f32_to_bf16(greatest / 127.0f);
   f32x16 inverse = set1(greatest >= 1e-30f ? 1.0f / bf16_to_f32(scale) : 0.0f);
-  for (int d = 0; d < head_dim; d += kLanes) {
-    int32_t numbers[kLanes];
-    store(numbers, to_i32(mul(load(x + d), inverse)));
-    for (int i = 0; i < kLanes; i++) out[d + i] = int8_t(numbers[i]);
+  for (int d = 0; d < numbers; d += kLanes) {
+    int32_t rounded[kLanes];
+    store(rounded, to_i32(mul(load(x + d), inverse)));
+    for (int i = 0; i < kLanes; i++) out[d + i] = int8_t(rounded[i]);
   }
   return scale;
 }
 
+// Rounds a head part by part; the scales go to the slot's places, those of each part page_size apart.
+void quantise_head(const HeadSlot& to, const float* x, int8_t* out, uint8_t* scales) {
+  for (int d = 0, at = to.slot; d < to.head_dim; d += kScaleNumbers, at += to.page_size) {
+    uint16_t scale = quantise_part(x + d, min_int(kScaleNumbers, to.head_dim - d), out + d);
+    memcpy(scales + 2 * at, &scale, 2);
+  }
+}
+
 void store_head_int8(const HeadSlot& to, const float* key, const float* value) {
   int8_t k[kMaxHeadDim], v[kMaxHeadDim];
-  uint16_t key_scale = quantise_head(key, to.head_dim, k), value_scale = quantise_head(value, to.head_dim, v);
-  memcpy(to.key_scales + 2 * to.slot, &key_scale, 2);
-  memcpy(to.value_scales + 2 * to.slot, &value_scale, 2);
+  quantise_head(to, key, k, to.key_scales);
+  quantise_head(to, value, v, to.value_scales);
   for (int d = 0; d < to.head_dim; d += 4) {
     int8_t four[4] = {k[d], k[d + 2], k[d + 1], k[d + 3]};
     memcpy(to.keys + int64_t(d) * to.page_size + 4 * to.slot, four, 4);

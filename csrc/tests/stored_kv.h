@@ -41,21 +41,27 @@ inline float from_f16(uint16_t h) {
   return float(h & 0x8000 ? -value : value);
 }
 
-// One token's K or V of one head. `codes`: the bits of each number; `values`: what they stand for.
+// One token's K or V of one head. `codes`: the bits of each number; `values`: what they stand for; `scales`: of each 64
+// numbers, of int8 only.
 struct StoredHead {
   std::vector<uint32_t> codes;
   std::vector<float> values;
-  uint16_t scale = 0;
+  std::vector<uint16_t> scales;
 };
 
 inline StoredHead stored_head(KvType type, const std::vector<float>& x) {
   StoredHead head;
   head.codes.reserve(x.size()), head.values.reserve(x.size());
-  float greatest = 0;
-  for (float v : x) greatest = isfinite(v) ? std::max(greatest, fabsf(v)) : NAN;
-  if (type == KvType::int8) head.scale = greatest < 1e-30f ? 0 : isnan(greatest) ? 0x7fc0 : to_bf16(greatest / 127.0f);
-  float scale = from_bf16(head.scale), inverse = greatest >= 1e-30f ? 1.0f / scale : 0.0f;
-  for (float v : x) {
+  float scale = 0, inverse = 0;
+  for (size_t d = 0; d < x.size(); d++) {
+    if (type == KvType::int8 && d % 64 == 0) {
+      float greatest = 0;
+      for (size_t i = d; i < std::min(d + 64, x.size()); i++)
+        greatest = isfinite(x[i]) ? std::max(greatest, fabsf(x[i])) : NAN;
+      head.scales.push_back(greatest < 1e-30f ? 0 : isnan(greatest) ? 0x7fc0 : to_bf16(greatest / 127.0f));
+      scale = from_bf16(head.scales.back()), inverse = greatest >= 1e-30f ? 1.0f / scale : 0.0f;
+    }
+    float v = x[d];
     uint32_t code = 0;
     switch (type) {
       case KvType::f32: memcpy(&code, &v, 4), head.values.push_back(v); break;
@@ -83,8 +89,9 @@ inline int64_t plane_at(const KvLayout& kv, int layer, int32_t page, int which, 
   return page * kv.page_bytes + layer * kv.layer_bytes + (which * kv.kv_heads + head) * kv.plane_bytes;
 }
 
-inline int64_t scale_at(const KvLayout& kv, int layer, int32_t page, int which, int head, int slot) {
-  return page * kv.page_bytes + kv.scale_offset + layer * kv.layer_scale_bytes + 2 * ((2 * head + which) * kv.page_size + slot);
+inline int64_t scale_at(const KvLayout& kv, int layer, int32_t page, int which, int head, int part, int slot) {
+  int parts = (kv.head_dim + 63) / 64, index = ((2 * head + which) * parts + part) * kv.page_size + slot;
+  return page * kv.page_bytes + kv.scale_offset + layer * kv.layer_scale_bytes + 2 * index;
 }
 
 inline void put_head(const KvLayout& kv, uint8_t* pool, int layer, int32_t page, int which, int head, int slot,
@@ -92,13 +99,17 @@ inline void put_head(const KvLayout& kv, uint8_t* pool, int layer, int32_t page,
   int bytes = kKvTypes[int(kv.type)].element_bytes;
   for (int d = 0; d < kv.head_dim; d++)
     memcpy(pool + plane_at(kv, layer, page, which, head) + number_at(kv, which, slot, d), &stored.codes[size_t(d)], size_t(bytes));
-  if (kv.layer_scale_bytes) memcpy(pool + scale_at(kv, layer, page, which, head, slot), &stored.scale, 2);
+  for (int part = 0; part < int(stored.scales.size()); part++)
+    memcpy(pool + scale_at(kv, layer, page, which, head, part, slot), &stored.scales[size_t(part)], 2);
 }
 
 // What is there, as `put_head` has written it.
 inline StoredHead head_at(const KvLayout& kv, const uint8_t* pool, int layer, int32_t page, int which, int head, int slot) {
   StoredHead stored;
-  if (kv.layer_scale_bytes) memcpy(&stored.scale, pool + scale_at(kv, layer, page, which, head, slot), 2);
+  for (int part = 0; kv.type == KvType::int8 && part * 64 < kv.head_dim; part++) {
+    stored.scales.push_back(0);
+    memcpy(&stored.scales.back(), pool + scale_at(kv, layer, page, which, head, part, slot), 2);
+  }
   for (int d = 0; d < kv.head_dim; d++) {
     uint32_t code = 0;
     memcpy(&code, pool + plane_at(kv, layer, page, which, head) + number_at(kv, which, slot, d),
@@ -107,7 +118,7 @@ inline StoredHead head_at(const KvLayout& kv, const uint8_t* pool, int layer, in
     if (kv.type == KvType::f32) memcpy(&value, &code, 4);
     else if (kv.type == KvType::bf16) value = from_bf16(uint16_t(code));
     else if (kv.type == KvType::f16) value = from_f16(uint16_t(code));
-    else value = float(int8_t(code)) * from_bf16(stored.scale);
+    else value = float(int8_t(code)) * from_bf16(stored.scales[size_t(d / 64)]);
     stored.codes.push_back(code);
     stored.values.push_back(value);
   }

@@ -133,6 +133,8 @@ SHAPES = {
     ),
     "no rotation": replace(HEADS, inv_freq=np.empty(0, np.float32)),
     "half rotated": replace(HEADS, inv_freq=HEADS.inv_freq[:8], amplitude=1.3),
+    "heads of 80": replace(HEADS, head_dim=80, scale=80**-0.5),
+    "heads of 256": replace(HEADS, head_dim=256, scale=256**-0.5, heads=2),
 }
 STEPS = [[(0, 1), (1, 300), (2, 17)], [(2, 1), (1, 1), (0, 250), (3, 5)], [(0, 40), (1, 1), (2, 9), (3, 1)]]
 
@@ -170,7 +172,7 @@ def attention_logits(level: str, shape: str, kv: KvSpec) -> list[Floats]:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_attention(level: str, shape: str) -> None:
-    kv = KvSpec(1, 2, 32, 8, "f32")
+    kv = KvSpec(1, 2, SHAPES[shape].head_dim, 8, "f32")
     expected = attention_logits("reference", shape, kv)
     for actual, wanted in zip(attention_logits(level, shape, kv), expected, strict=True):
         assert_close(actual, wanted, 3e-5)
@@ -186,7 +188,7 @@ KV_SHARES: dict[KvDtype, float] = {"f32": 3e-5, "bf16": 0.02, "f16": 2e-3, "int8
     ("shape", "page_size"), [(shape, 8) for shape in SHAPES if shape != "plain"] + [("plain", n) for n in (4, 16, 32)]
 )
 def test_attention_of_each_kv_type(level: str, shape: str, page_size: int, dtype: KvDtype) -> None:
-    kv = KvSpec(1, 2, 32, page_size, dtype)
+    kv = KvSpec(1, 2, SHAPES[shape].head_dim, page_size, dtype)
     expected = attention_logits("reference", shape, kv)
     for actual, wanted in zip(attention_logits(level, shape, kv), expected, strict=True):
         assert_close(actual, wanted, KV_SHARES[dtype])

@@ -82,6 +82,9 @@ def test_int8_kv_counts_its_scales_and_products_of_16_bits() -> None:
     work = count.ops[1].of(LOAD)
     assert work.memory_bytes == (10 + 7) * 2 * 2 * (32 + 2)
     assert work.operations == {"int8": 2 * 4 * 4 * 32 * (8 + 9 + 10 + 7)}
+    wide = WorkCounter(KvSpec(2, 2, 160, 4, "int8"), lambda weight: "f32", "int8")
+    wide.attention(q, AttentionOp(0, 4, 2, 160, 1.0, np.empty(0, np.float32)))
+    assert wide.ops[0].of(LOAD).memory_bytes == (10 + 7) * 2 * 2 * (160 + 3 * 2)  # a scale for each 64 numbers
 
 
 def test_the_head_works_for_outputs_only() -> None:

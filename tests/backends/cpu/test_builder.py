@@ -13,7 +13,7 @@ from octavo import _native
 from octavo.backends.cpu.backend import CpuBackend
 from octavo.backends.cpu.builder import CpuBuilder
 from octavo.backends.cpu.packing import BF16_AS_F32, KINDS
-from octavo.backends.kv_types import KV_TYPES
+from octavo.backends.kv_types import KV_TYPES, KvDtype
 from octavo.backends.ops import KvSpec, Norm, Projection, UnsupportedError, Weight
 from octavo.config import EngineConfig, settings
 from octavo.formats.blocks import quantize
@@ -213,6 +213,15 @@ def test_a_residual_needs_one_projection() -> None:
         builder.linear(x, [Projection(random_weight(rng, 64, 64))] * 2, residual=x)
 
 
+@pytest.mark.parametrize("head_dim", [16, 64, 80, 256])
+@pytest.mark.parametrize("dtype", KV_TYPES)
+def test_the_kernels_pages_are_as_large_as_sizing_takes_them_to_be(dtype: KvDtype, head_dim: int) -> None:
+    kv = KvSpec(3, 2, head_dim, 4, dtype)
+    builder = CpuBackend(1).builder(small_limits(16), kv)
+    builder.embed(random_weight(np.random.default_rng(1), 16, 16), 1.0)
+    assert builder.finish().pool_bytes == small_limits(16).num_pages * kv.page_bytes
+
+
 @pytest.mark.parametrize("page_size", [4, 32])
 @pytest.mark.parametrize("dtype", KV_TYPES)
 def test_a_plan_knows_its_memory(dtype: str, page_size: int) -> None:
@@ -228,7 +237,9 @@ def test_a_plan_knows_its_memory(dtype: str, page_size: int) -> None:
 
 
 def test_kv_types_are_the_kernels_and_the_setting_s() -> None:
-    assert _native.kv_types() == [(name, kind.element_bytes, kind.scale_bytes) for name, kind in KV_TYPES.items()]
+    assert _native.kv_types() == [
+        (name, kind.element_bytes, kind.scale_bytes, kind.scale_numbers) for name, kind in KV_TYPES.items()
+    ]
     (choices,) = [one.knob.choices for one in settings(EngineConfig) if one.name == "kv_cache_dtype"]
     assert choices == ("auto", *KV_TYPES)
 
@@ -236,6 +247,11 @@ def test_kv_types_are_the_kernels_and_the_setting_s() -> None:
 def test_int8_halves_what_a_token_takes_but_for_its_scales() -> None:
     sizes = {dtype: KvSpec(30, 3, 64, 4, dtype).bytes_per_token for dtype in ("f32", "bf16", "f16", "int8")}
     assert sizes == {"f32": 46_080, "bf16": 23_040, "f16": 23_040, "int8": 11_880}  # 66 bytes for 128
+
+
+@pytest.mark.parametrize(("head_dim", "scales"), [(16, 1), (64, 1), (80, 2), (128, 2), (160, 3), (256, 4)])
+def test_each_64_numbers_of_a_head_have_a_scale(head_dim: int, scales: int) -> None:
+    assert KvSpec(1, 1, head_dim, 4, "int8").bytes_per_token == 2 * (head_dim + 2 * scales)
 
 
 def test_profile() -> None:

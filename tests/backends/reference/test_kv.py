@@ -8,15 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.backends.ops import KvSpec
-from octavo.backends.reference.kv import KvMemory, quantise_heads
+from octavo.backends.reference.kv import KvMemory, quantise_heads, scaled_heads
 from octavo.formats.blocks import bf16_to_f32
 
 PAGES, OFFSETS = np.array([1, 1, 0], np.int32), np.array([0, 3, 2], np.int32)
 
 
 def rounded(heads: np.ndarray) -> np.ndarray:
-    numbers, scales = quantise_heads(heads.astype(np.float32))
-    return numbers * bf16_to_f32(scales)[..., None]
+    return scaled_heads(*quantise_heads(heads.astype(np.float32)))
 
 
 @given(st.integers(0, 10_000), st.sampled_from([1e-25, 1e-3, 1.0, 1e4, 1e30]))
@@ -28,7 +27,7 @@ def test_a_number_is_off_by_half_a_step_at_most(seed: int, size: float) -> None:
 
 def test_ties_go_to_the_even_number() -> None:
     numbers, scales = quantise_heads(np.array([[127, 0.5, 1.5, 2.5, -0.5, -2.5, -126.5]], np.float32))
-    assert bf16_to_f32(scales).tolist() == [1.0]
+    assert bf16_to_f32(scales).tolist() == [[1.0]]
     assert numbers.tolist() == [[127, 0, 2, 2, 0, -2, -126]]
 
 
@@ -37,6 +36,23 @@ def test_each_head_has_its_own_scale() -> None:
     both = np.concatenate([small, large])
     assert np.array_equal(rounded(both), np.concatenate([rounded(small), rounded(large)]))
     np.testing.assert_allclose(rounded(both), both, rtol=2**-8)
+
+
+@given(st.integers(0, 10_000), st.sampled_from([64, 80, 128, 160, 256]))
+def test_each_64_numbers_are_rounded_as_if_alone(seed: int, head_dim: int) -> None:
+    rng = np.random.default_rng(seed)
+    heads = rng.standard_normal((3, head_dim)) * np.exp(rng.uniform(-9, 9, head_dim // 16)).repeat(16)
+    numbers, scales = quantise_heads(heads.astype(np.float32))
+    assert numbers.shape == (3, head_dim)
+    assert scales.shape == (3, -(-head_dim // 64))
+    alone = [rounded(heads[:, start : start + 64]) for start in range(0, head_dim, 64)]
+    assert np.array_equal(rounded(heads), np.concatenate(alone, axis=-1))
+
+
+def test_a_broken_part_of_a_head_is_broken_alone() -> None:
+    heads = np.ones((1, 160), np.float32)
+    heads[0, 70] = np.inf
+    assert np.isnan(rounded(heads))[0].tolist() == [False] * 64 + [True] * 64 + [False] * 32
 
 
 @pytest.mark.parametrize("broken", [np.nan, np.inf, -np.inf])
