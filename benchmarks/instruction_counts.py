@@ -27,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,7 @@ def kernel_cases(level: str) -> Iterator[Case]:
     from octavo.formats.tensor import TensorType
 
     hidden, wide, vocab, heads, kv_heads, head_dim = 576, 768, 1024, 9, 3, 64
-    kv = KvSpec(1, kv_heads, head_dim, 4, "bf16")
+    default_kv = KvSpec(1, kv_heads, head_dim, 4, "bf16")
     limits = PlanLimits(max_tokens=64, max_seqs=32, max_blocks=128, num_pages=1024, vocab=vocab)
     backend = CpuBackend(1, level)
 
@@ -76,7 +76,13 @@ def kernel_cases(level: str) -> Iterator[Case]:
     inv_freq = (1e4 ** (-np.arange(0, head_dim, 2) / head_dim)).astype(np.float32)
     attention = AttentionOp(0, heads, kv_heads, head_dim, 0.125, inv_freq)
 
-    def case(name: str, load: StepLoad, record: Callable[[Any], object], params: SlotParams | None = None) -> Case:
+    def case(
+        name: str,
+        load: StepLoad,
+        record: Callable[[Any], object],
+        params: SlotParams | None = None,
+        kv: KvSpec = default_kv,
+    ) -> Case:
         builder = backend.builder(limits, kv)
         record(builder)
         plan = builder.finish()
@@ -104,15 +110,26 @@ def kernel_cases(level: str) -> Iterator[Case]:
         lambda b: b.gated(b.embed(wide_table, 1.0), b.embed(wide_table, 2.0), "silu"),
     )
 
-    def attend(b: Any) -> None:
+    def attend(b: Any, op: AttentionOp = attention, stored: int = kv_heads * head_dim) -> None:
         q = b.embed(table, 1.0)
-        k, v = b.linear(q, [Projection(matrix(kv_heads * head_dim, hidden, TensorType.Q4_1)) for _ in range(2)])
-        b.rope_and_store(q, k, v, attention)
-        b.attention(q, attention)
-        b.attention(q, attention)  # the last one of a plan is left out where no row draws a token
+        k, v = b.linear(q, [Projection(matrix(stored, hidden, TensorType.Q4_1)) for _ in range(2)])
+        b.rope_and_store(q, k, v, op)
+        b.attention(q, op)
+        b.attention(q, op)  # the last one of a plan is left out where no row draws a token
 
-    yield case("attention, 8 decodes at 500", StepLoad((Chunk(1, 500),) * 8, 0), attend)
-    yield case("attention, 64 tokens at 500", StepLoad((Chunk(64, 500),), 0), attend)
+    decodes, chunk = StepLoad((Chunk(1, 500),) * 8, 0), StepLoad((Chunk(64, 500),), 0)
+    yield case("attention, 8 decodes at 500", decodes, attend)
+    yield case("attention, 64 tokens at 500", chunk, attend)
+    for dtype in ("f16", "int8"):
+        kv = replace(default_kv, dtype=dtype)
+        yield case(f"attention over {dtype}, 8 decodes at 500", decodes, attend, kv=kv)
+        yield case(f"attention over {dtype}, 64 tokens at 500", chunk, attend, kv=kv)
+    wide = AttentionOp(0, 3, 1, 192, 0.125, inv_freq)  # three scales a head
+    wide_kv = KvSpec(1, 1, 192, 4, "int8")
+    for name, load in (("8 decodes", decodes), ("64 tokens", chunk)):
+        yield case(
+            f"attention over int8, heads of 192, {name} at 500", load, lambda b: attend(b, wide, 192), kv=wide_kv
+        )
 
     def head(b: Any) -> None:
         b.head_and_sample(b.embed(table, 1.0), Norm(ones, 1e-5), table, 1.0, 0.0)
