@@ -34,7 +34,7 @@ def wait_for_nobody() -> None:
 
 
 def _change_policy(old: str, new: str) -> None:
-    """Whoever was started under another policy keeps it; so does one that may not change it."""
+    """A thread under another policy than `old` keeps it; so does one that may not change it."""
     with contextlib.suppress(AttributeError, OSError):  # not Linux, or forbidden
         if os.sched_getscheduler(0) == getattr(os, old):
             os.sched_setscheduler(0, getattr(os, new), os.sched_param(0))

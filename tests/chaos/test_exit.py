@@ -57,6 +57,17 @@ def test_streams_are_finished_and_new_requests_refused(model: Path, number: int)
         assert gone(engine)
 
 
+def test_a_signal_to_all_processes_is_one_to_the_front(model: Path) -> None:
+    """What systemd does to stop a service, and a shell to its jobs when its terminal is closed."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        with Served(model, "--step-ms", "10") as one, ThreadPoolExecutor(4) as readers:
+            streams = [open_events(one, 50) for _ in range(4)]
+            os.kill(one.engine_pid, number)
+            one.process.send_signal(number)
+            assert all(events[-1] == "[DONE]" for events in readers.map(list, streams))
+            assert one.process.wait(5) == 0
+
+
 def test_streams_that_take_too_long_end_with_an_error(model: Path) -> None:
     settings = {"shutdown_timeout": 0.3}
     with Served(model, "--step-ms", "10", engine={"max_model_len": 1 << 20}, server=settings) as one:

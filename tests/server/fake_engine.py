@@ -197,7 +197,7 @@ def main() -> None:
     parser.add_argument("--fail-load", default="", help="a sentence to fail with")
     parser.add_argument("--die-from", type=int, default=0, help="generations from this one on die while loading")
     options = parser.parse_args()
-    worker.die_with_parent()
+    worker.belong_to_the_front()
 
     def build(config: EngineConfig, on_phase: worker.OnPhase) -> FakeEngine:
         on_phase("resolve", 0.0)

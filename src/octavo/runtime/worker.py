@@ -232,7 +232,6 @@ def serve(channel: Channel, build: Callable[[EngineConfig, OnPhase], Engine]) ->
     What a build says in a ValueError, OSError or MemoryError is for the user; any other error is a bug and leaves its
     traceback on standard error.
     """
-    wait_for_nobody()
     try:
         try:
             engine = _build(channel, build)
@@ -267,9 +266,16 @@ def _build(channel: Channel, build: Callable[[EngineConfig, OnPhase], Engine]) -
         raise _LoadError(str(error)) from error
 
 
-def die_with_parent() -> None:
-    """Ask Linux for SIGKILL when the parent ends: works also while stopped, or deep in a load."""
+def belong_to_the_front() -> None:
+    """The front ends this process, and nobody else: services are stopped by a signal to all of their processes, and a
+    word on standard error must not stop one in the background of the front's terminal.
+
+    When the front ends, Linux sends SIGKILL: works also while stopped, or deep in a load. And kernels wait for nobody.
+    """
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTTOU):
+        signal.signal(number, signal.SIG_IGN)
+    wait_for_nobody()
 
 
 def main() -> NoReturn:
@@ -279,8 +285,7 @@ def main() -> NoReturn:
     parser.add_argument("--fd", type=int, required=True, help="inherited end of the socketpair")
     parser.add_argument("--generation", type=int, required=True, help="number of this engine, counted by the front")
     arguments = parser.parse_args()
-    die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the front's to handle
+    belong_to_the_front()
     channel = Channel(socket.socket(fileno=arguments.fd), arguments.generation)
 
     from octavo.runtime.build import build_engine  # the kernels load only once the process is safe to leave
