@@ -117,7 +117,7 @@ struct Int8Kv {
         store(scaled + i, product);
         largest = max(bits_to_i32(product), largest);
       }
-    float most = bits_to_float(uint32_t(reduce_max(largest)));  // none is negative, so NaN is the greatest of all
+    float most = bits_to_float(uint32_t(reduce_max(largest)));  // no scale is negative, so NaN is the greatest of all
     f32x16 inverse = set1(int16_factor(most));
     for (int t = first; t < end; t += kWeighStep)
       for (int i = t; i < t + kWeighStep; i += kLanes) store_i16(weights + i, to_i32(mul(load(scaled + i), inverse)));

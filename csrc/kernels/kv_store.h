@@ -39,10 +39,12 @@ void store_head_pairs(const HeadSlot& to, const float* key, const float* value) 
   for (int d = 0; d < to.head_dim; d++) memcpy(row + 4 * d, v + d, 2);
 }
 
+constexpr uint16_t kNanScale = 0x7fc0;  // positive: readers look for the greatest scale by its bits
+
 // Rounds a part of a head to multiples of its scale, whose bf16 it returns.
 uint16_t quantise_part(const float* x, int numbers, int8_t* out) {
   float greatest = magnitude(x, numbers);
-  uint16_t scale = greatest < 1e-30f ? 0 : f32_to_bf16(greatest / 127.0f);
+  uint16_t scale = greatest < 1e-30f ? 0 : greatest != greatest ? kNanScale : f32_to_bf16(greatest / 127.0f);
   f32x16 inverse = set1(greatest >= 1e-30f ? 1.0f / bf16_to_f32(scale) : 0.0f);
   for (int d = 0; d < numbers; d += kLanes) {
     int32_t rounded[kLanes];
