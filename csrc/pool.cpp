@@ -99,18 +99,17 @@ void ThreadPool::run_part(std::span<const Stage> stages, StageTime* times) {
   generation_.store(generation, std::memory_order_release);
   generation_.notify_all();
   Fetch fetch;
-  Turns turns;
   for (size_t i = 0; i < stages.size(); i++)
-    pass_stage(slots_[i], generation, 0, fetch, turns, times ? times + i : nullptr);
+    pass_stage(slots_[i], generation, 0, fetch, callers_turns_, times ? times + i : nullptr);
 }
 
 void ThreadPool::Turns::offer() {
-  constexpr int64_t kTurnNs = 300'000;
-  int64_t now = now_ns();
-  if (due_ns_ == 0) due_ns_ = now + kTurnNs;
-  if (now < due_ns_) return;
+  constexpr int64_t kTurnNs = 300'000, kTimesAway = 10;
+  int64_t left = now_ns();
+  if (left < due_ns_) return;
   sched_yield();  // returns at once where nobody waits
-  due_ns_ = now_ns() + kTurnNs;
+  int64_t back = now_ns();
+  due_ns_ = back + std::max(kTurnNs, kTimesAway * (back - left));
 }
 
 void ThreadPool::run_claim(const Slot& slot, int32_t claim, int32_t thread) {
@@ -164,13 +163,13 @@ bool ThreadPool::pass_stage(Slot& slot, uint32_t generation, int32_t thread, Fet
 
 void ThreadPool::worker(int32_t thread) {
   uint32_t seen = 0;
+  Turns turns;
   for (;;) {
     generation_.wait(seen, std::memory_order_acquire);
     seen = generation_.load(std::memory_order_acquire);
     if (stopping_.load(std::memory_order_relaxed)) return;
     // The walk ends at the first slot of another generation, at the latest at the spare one.
     Fetch fetch;
-    Turns turns;
     for (int32_t i = 0; pass_stage(slots_[i], seen, thread, fetch, turns, nullptr);) i++;
   }
 }

@@ -65,9 +65,10 @@ class ThreadPool {
     const uint8_t* whole = nullptr;
     uintptr_t at = 0, end = 0;
   };
-  // Gives a core that other processes wait for away between two claims, now and then. A thread that the system puts off
-  // its core in the middle of a claim has every other thread wait for it at the end of the stage; one that leaves
-  // between claims is not missed: the others take its share.
+  // Gives a core that others wait for away between two claims, now and then. A thread that the system puts off its core
+  // in the middle of a claim has every other thread wait for it at the end of the stage; one that leaves between claims
+  // is not missed: the others take its share. The longer it was away, the later it offers again: who computes beside us
+  // for long gets a share from the system anyway.
   class Turns {
    public:
     void offer();
@@ -89,6 +90,7 @@ class ThreadPool {
   std::atomic<uint32_t> generation_{0};  // of the newest run; workers sleep on it
   std::atomic<bool> stopping_{false};
   std::mutex callers_;
+  Turns callers_turns_;  // of whoever holds callers_
   std::vector<std::thread> workers_;
 };
 
