@@ -6,7 +6,7 @@ namespace octavo {
 namespace OCTAVO_LEVEL {
 namespace {
 
-int64_t prepared_row_bytes(ActivationKind kind, int32_t k) {
+[[maybe_unused]] int64_t prepared_row_bytes(ActivationKind kind, int32_t k) {
   int64_t bytes = 0;
   switch (kind) {
     case ActivationKind::f32:
