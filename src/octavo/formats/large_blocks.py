@@ -17,9 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.formats.small_blocks import CODEBOOK, inverse, nearest_in_codebook, pack_nibbles, unpack_nibbles
-from octavo.formats.tensor import TensorType
+from octavo.formats.tensor import Bytes, TensorType
 
-Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.integer]
 

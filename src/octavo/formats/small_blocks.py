@@ -21,9 +21,8 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from octavo.formats.tensor import TensorType
+from octavo.formats.tensor import Bytes, TensorType
 
-Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
 
 BLOCK = 32

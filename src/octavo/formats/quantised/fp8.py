@@ -10,14 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from octavo.formats.blocks import f32_to_bf16
 from octavo.formats.errors import ModelFileError
 from octavo.formats.quantised.parts import Floats, Parts
-from octavo.formats.tensor import TensorType
-
-Bytes = npt.NDArray[np.uint8]
+from octavo.formats.tensor import Bytes, TensorType
 
 _NAN = 0x7F
 _LARGEST_SCALE = 1e35  # times 448, the largest value, stays a bf16

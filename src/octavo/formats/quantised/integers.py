@@ -23,8 +23,8 @@ import numpy.typing as npt
 from octavo.formats.quantised.matrix import GroupMatrix, Ints, group_type, unpack
 from octavo.formats.quantised.parts import Array, Floats, Parts
 from octavo.formats.small_blocks import BLOCK
+from octavo.formats.tensor import Bytes
 
-Bytes = npt.NDArray[np.uint8]
 Zeros = npt.NDArray[np.int16]
 
 _WORD_BITS = 32

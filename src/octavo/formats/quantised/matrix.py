@@ -10,9 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.formats.small_blocks import BLOCK, join_blocks
-from octavo.formats.tensor import TensorType
+from octavo.formats.tensor import Bytes, TensorType
 
-Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int32]
 

@@ -11,13 +11,10 @@ from dataclasses import dataclass
 from math import prod
 
 import numpy as np
-import numpy.typing as npt
 
 from octavo.formats.quantised.parts import Parts
 from octavo.formats.small_blocks import BLOCK
-from octavo.formats.tensor import TensorType
-
-Bytes = npt.NDArray[np.uint8]
+from octavo.formats.tensor import Bytes, TensorType
 
 _NAN = 255
 #: The halves of eight bytes at once.
