@@ -11,7 +11,7 @@
 A byte of nibbles holds element i in its low half and element i + 16 in its high half; bit i of `fifth` is bit 4 of
 element i. Encoders round as ggml's quantize_row_*_ref; IQ4_NL's takes the scale that gives the largest its place.
 MXFP4's scale is OCP's E8M0 (Microscaling Formats 1.0), halved because the values are doubled; 255, NaN there, is in no
-valid block.
+valid block. Of a damaged one that has it the kernels make infinities and NaN, decoding here 2^127 as ggml does.
 """
 
 from __future__ import annotations
