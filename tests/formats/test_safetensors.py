@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import struct
 import time
 import tracemalloc
@@ -44,6 +45,17 @@ def small() -> bytes:
         "empty": entry("F32", [0, 4], 104, 104),
     }
     return encode(header, f32 + f16 + bf16 + bytes(8))
+
+
+def test_an_empty_tensor_where_a_whole_page_ends(tmp_path: Path) -> None:
+    header = {"a": entry("F32", [0], 0, 0), "__metadata__": {"x": ""}}
+    header["__metadata__"]["x"] = "-" * (mmap.PAGESIZE - len(encode(header)))
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(encode(header))
+    assert path.stat().st_size == mmap.PAGESIZE
+    file = SafetensorsFile.open(path)
+    file.release("a")
+    assert file.tensor("a").nbytes == 0
 
 
 def test_good_file(tmp_path: Path) -> None:

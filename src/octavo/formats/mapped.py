@@ -38,5 +38,7 @@ def _not_a_model(head: bytes) -> str:
 
 def drop_pages(mapped: mmap.mmap, offset: int, nbytes: int) -> None:
     """Tell the kernel that these bytes are not needed soon. Views stay valid: pages are read again when touched."""
+    if not nbytes:  # at the file's end, where there is no page to name
+        return
     start = offset - offset % mmap.PAGESIZE
     mapped.madvise(mmap.MADV_DONTNEED, start, offset + nbytes - start)
