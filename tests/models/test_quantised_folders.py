@@ -15,6 +15,7 @@ from octavo import _native
 from octavo.config import EngineConfig
 from octavo.formats.errors import ModelFileError
 from octavo.formats.model_files import ModelFiles
+from octavo.formats.safetensors import SafetensorsFile
 from octavo.models.load import load_model
 from octavo.models.slots import WeightsError
 from octavo.runtime.build import build_engine
@@ -57,6 +58,19 @@ def test_default_mode_does_not_depend_on_the_batch(tmp_path: Path, name: str) ->
     for index, prompt in enumerate(MODEL.prompts()):
         (alone,) = generate(lonely, [prompt], greedy(STEPS))
         assert np.array_equal(np.stack(alone.logits), np.stack(crowd[index].logits))
+
+
+def test_damage_found_while_packing_is_named(tmp_path: Path) -> None:
+    """Opening reads the scales only; that a number is NaN shows when its module is made."""
+    write_model(LAYOUTS["fp8-whole"], tmp_path / "quantised", tmp_path / "plain")
+    path = tmp_path / "quantised" / "model.safetensors"
+    info = SafetensorsFile.open(path).infos["model.layers.1.mlp.down_proj.weight"]
+    damaged = bytearray(path.read_bytes())
+    damaged[info.offset + 1000] = 0x7F
+    path.write_bytes(damaged)
+    load_model(ModelFiles("safetensors", tmp_path / "quantised", "m"))
+    with pytest.raises(ModelFileError, match=r"tensor model\.layers\.1\.mlp\.down_proj\.weight holds a number that is"):
+        exact_engine(tmp_path / "quantised", "cpu")
 
 
 def test_left_over_parts_are_named(tmp_path: Path) -> None:

@@ -86,13 +86,14 @@ class Packer:
                 f"tensor {tensor.name!r} has its columns in the order of activations (act-order); supported are "
                 "projections of plain layers, not experts, embeddings and heads"
             )
+        data = np.ascontiguousarray(tensor.data)  # outside of the try: a damaged file's error is a ValueError, too
         try:
             handle = self._native.add_weight(
                 format=int(tensor.type),
                 activation=kind,
                 n=outputs_of(weight),
                 k=tensor.shape[1],
-                data=np.ascontiguousarray(tensor.data),
+                data=data,
                 row_index=weight.row_index,
             )
         except ValueError as error:
