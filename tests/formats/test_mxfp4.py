@@ -35,6 +35,26 @@ def read(folder: Path, blocks: np.ndarray, scales: np.ndarray) -> Tensor:
     return opened(folder, {"m.down_proj_blocks": blocks, "m.down_proj_scales": scales}).tensor("m.down_proj")
 
 
+def test_samples_of_experts_are_theirs(tmp_path: Path) -> None:
+    """A file that differs in one expert only is told from the other."""
+    blocks, scales = stack()
+    changed, doubled = blocks.copy(), scales.copy()
+    changed[2, 0, 0, 0] ^= 1
+    doubled[1, 0, 0] += 1
+    for name in ("plain", "blocks", "scales"):
+        (tmp_path / name).mkdir()
+    plain, other_blocks, other_scales = (
+        [whole.some_rows(slice(10 * index, 10 * index + 10), (10, 96)).sample(24) for index in range(3)]
+        for whole in (
+            read(tmp_path / "plain", blocks, scales),
+            read(tmp_path / "blocks", changed, scales),
+            read(tmp_path / "scales", blocks, doubled),
+        )
+    )
+    assert [one == other for one, other in zip(plain, other_blocks, strict=True)] == [True, True, False]
+    assert [one == other for one, other in zip(plain, other_scales, strict=True)] == [True, False, True]
+
+
 # The second is made in more than one piece of 2^20 elements.
 @pytest.mark.parametrize("shape", [SHAPE, (2, 900, 1024)])
 def test_values_are_those_of_the_definition(tmp_path: Path, shape: tuple[int, int, int]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -52,6 +51,43 @@ def test_a_matrix_of_more_than_one_chunk(tmp_path: Path, name: str) -> None:
     layout = LAYOUTS[name]
     parts, values = module(layout, 680, 1600)
     assert np.array_equal(dequantize(opened(tmp_path, parts, layout.config).tensor("m.weight")), values)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_samples_of_some_rows_are_theirs(tmp_path: Path, name: str) -> None:
+    """So that one of several matrices in a module tells it from others, too."""
+    layout = LAYOUTS[name]
+    parts, _ = module(layout)
+    main = next(iter(parts))
+    dtype, stored = parts[main]
+    codes = stored.copy()
+    if name.startswith(("gptq", "awq")):
+        codes[:, codes.shape[1] * 4 // 5 :] ^= 1
+    else:
+        codes[ROWS * 4 // 5 :] ^= 1
+    first, second = (
+        opened(tmp_path / folder, {**parts, main: (dtype, values)}, layout.config).tensor("m.weight")
+        for folder, values in (("first", stored), ("second", codes))
+    )
+    same, other = slice(0, ROWS // 5), slice(ROWS * 4 // 5, ROWS)
+    assert first.some_rows(same, (40, WIDTH)).sample(64) == second.some_rows(same, (40, WIDTH)).sample(64)
+    assert first.some_rows(other, (40, WIDTH)).sample(64) != second.some_rows(other, (40, WIDTH)).sample(64)
+    of_rows = [one.some_rows(slice(ROWS // 5, ROWS), (160, WIDTH)) for one in (first, second)]
+    nested = [one.some_rows(slice(ROWS * 3 // 5, None), (40, WIDTH)).sample(64) for one in of_rows]
+    assert nested == [one.some_rows(other, (40, WIDTH)).sample(64) for one in (first, second)]
+
+
+@pytest.mark.parametrize("part", ["input_scale", "input_zero_point", "input_global_scale"])
+def test_what_is_not_used_is_not_looked_at(tmp_path: Path, part: str) -> None:
+    layout = LAYOUTS["int8-rows"]
+    parts, values = module(layout)
+    plain = opened(tmp_path / "plain", parts, layout.config).tensor("m.weight")
+    for dtype, array in (("F64", np.ones(1)), ("BOOL", np.ones(1, np.bool_)), ("F32", np.ones(1, np.float32))):
+        folder = opened(tmp_path / dtype, {**parts, part: (dtype, array)}, layout.config)
+        assert folder.names == ["m.weight"]
+        assert folder.tensor("m.weight").sample(4096) == plain.sample(4096)
+        assert np.array_equal(dequantize(folder.tensor("m.weight")), values)
+        folder.release("m.weight")
 
 
 def test_scales_in_f32_are_rounded_to_f16(tmp_path: Path) -> None:
@@ -213,7 +249,14 @@ def test_parts_that_do_not_fit(tmp_path: Path, name: str, change: Any, problem: 
         folder.tensor("m.weight").data.sum()
 
 
-_DTYPES = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16, "I32": np.int32, "I64": np.int64, "I8": np.int8}
+_DTYPES = {
+    "F32": np.float32, "F16": np.float16, "BF16": np.uint16, "I32": np.int32, "I64": np.int64, "I8": np.int8,
+    "F64": np.float64, "BOOL": np.bool_,
+}  # fmt: skip
+
+
+#: Whatever they are, they change nothing.
+_NOT_USED = ("input_scale", "input_zero_point", "input_global_scale")
 
 
 @given(st.data())
@@ -221,13 +264,21 @@ _DTYPES = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16, "I32": np.in
 def test_any_shape_and_type_of_a_part_is_read_or_refused(data: st.DataObject) -> None:
     layout = LAYOUTS[data.draw(st.sampled_from(sorted(LAYOUTS)))]
     parts, _ = module(layout, 40, 64)
-    part = data.draw(st.sampled_from(sorted(parts)))
-    dtype = data.draw(st.sampled_from([parts[part][0], *_DTYPES]))
+    part = data.draw(st.sampled_from(sorted({*parts, *_NOT_USED})))
+    dtype = data.draw(st.sampled_from([parts[part][0] if part in parts else "F32", *_DTYPES]))
     shape = data.draw(st.lists(st.sampled_from([0, 1, 2, 5, 8, 40, 64]), max_size=3))
     stored = np.dtype(_DTYPES.get(dtype, np.uint8))
     array = np.full(shape, data.draw(st.integers(0 if stored.kind == "u" else -3, 127)), stored)
     with TemporaryDirectory() as folder:
         found = opened(Path(folder), {**parts, part: (dtype, array)}, layout.config)
         for name in found.names:
-            with contextlib.suppress(ModelFileError):
-                assert dequantize(found.tensor(name)).shape == found.tensor(name).shape
+            try:
+                tensor = found.tensor(name)
+                values = dequantize(tensor)
+            except ModelFileError:
+                assert part not in _NOT_USED or name == f"m.{part}"
+                continue
+            assert values.shape == tensor.shape
+            assert bool(tensor.sample(64)) == bool(values.size)
+            found.release(name)
+            assert np.array_equal(dequantize(found.tensor(name)), values)  # made anew

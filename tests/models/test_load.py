@@ -13,6 +13,7 @@ from tests.oracle.families import FAMILIES, write_family
 from tests.oracle.tiny import MODELS, TinyModel, weights, write_folder, write_gguf_file, write_safetensors
 
 from octavo.formats.model_files import ModelFiles
+from octavo.formats.safetensors import SafetensorsFile
 from octavo.formats.tensor import TensorType
 from octavo.models.defaults import SamplingDefaults
 from octavo.models.fields import MetadataError
@@ -60,6 +61,16 @@ def test_experts_in_mxfp4_are_not_copied(tmp_path: Path) -> None:
     experts = [weight for slot, weight in loaded.weights.matrices.items() if ".experts." in slot]
     stored = {weight.tensor.data.ctypes.data: weight.tensor.data.nbytes for weight in experts}
     assert sum(stored.values()) == 4 * 5 * 3 * 64 * 96 * 17 // 32
+
+
+def test_models_that_differ_in_one_expert_have_different_identities(tmp_path: Path) -> None:
+    path = write_family(FAMILIES["gpt-oss-mxfp4"], tmp_path) / "model.safetensors"
+    before = load_folder(tmp_path).identity
+    info = SafetensorsFile.open(path).infos["model.layers.1.mlp.experts.gate_up_proj_blocks"]
+    changed = bytearray(path.read_bytes())
+    changed[info.offset + info.nbytes * 4 // info.shape[0]] ^= 1  # of the fifth expert
+    path.write_bytes(changed)
+    assert load_folder(tmp_path).identity != before
 
 
 def test_a_bias_the_config_does_not_announce_is_left_over(tmp_path: Path) -> None:

@@ -37,14 +37,14 @@ class TensorType(IntEnum):
 class Later:
     """Data that is made when it is asked for, since all of a model's at once would be too much.
 
-    make: gives uint8 [rows, row_bytes], perhaps made anew by each call. sample: as Tensor.sample, where that takes less
-    than making it all.
+    make: gives uint8 [rows, row_bytes], perhaps made anew by each call. sample: as Tensor.sample, of what the rows from
+    the given one on are made of; where that takes less than making it all.
     """
 
     rows: int
     row_bytes: int
     make: Callable[[], Bytes]
-    sample: Callable[[int], bytes] | None = None
+    sample: Callable[[int, int], bytes] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +84,17 @@ class Tensor:
     def sample(self, count: int) -> bytes:
         """At least `count` bytes (all, if there are fewer) that tell this tensor from others, at little cost."""
         if isinstance(self.stored, Later) and self.stored.sample is not None:
-            return self.stored.sample(count)
-        return self.data.reshape(-1)[:count].tobytes()
+            return self.stored.sample(0, count)
+        rows = -(-count // max(1, self.row_bytes))
+        return self.data[:rows].reshape(-1)[:count].tobytes()
 
     def some_rows(self, chosen: slice, shape: tuple[int, ...]) -> Tensor:
         """Some rows of `data` as a tensor of that shape: a view, or made when asked for as this one is."""
         stored = self.stored
         if not isinstance(stored, Later):
             return replace(self, shape=shape, stored=stored[chosen])
-        count, make = len(range(*chosen.indices(stored.rows))), stored.make
-        return replace(self, shape=shape, stored=replace(stored, rows=count, make=lambda: make()[chosen]))
+        rows, make, sample = range(stored.rows)[chosen], stored.make, stored.sample
+        own: Callable[[int, int], bytes] | None = (
+            None if sample is None else lambda row, count: sample(rows[row], count)
+        )
+        return replace(self, shape=shape, stored=Later(len(rows), stored.row_bytes, lambda: make()[chosen], own))

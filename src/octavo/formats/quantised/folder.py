@@ -11,7 +11,7 @@ import numpy as np
 from octavo.formats.blocks import row_bytes
 from octavo.formats.errors import ModelFileError
 from octavo.formats.quantised.matrix import Matrix
-from octavo.formats.quantised.parts import Parts
+from octavo.formats.quantised.parts import Array, Parts
 from octavo.formats.quantised.scheme import Kind, kinds
 from octavo.formats.safetensors import SafetensorsFolder
 from octavo.formats.tensor import Bytes, Later, Tensor
@@ -77,22 +77,26 @@ class QuantisedFolder:
             self._made.pop(name)[1].madvise(mmap.MADV_DONTNEED)
 
     def _tensor(self, name: str) -> Tensor:
-        matrix = self._matrix(name)  # not kept: it holds scales and zero points as numpy has them
+        matrix, used = self._matrix(name)  # not kept: it holds scales and zero points as numpy has them
         rows, size = prod(matrix.shape[:-1]), row_bytes(matrix.type, matrix.shape[-1])
-        later = Later(rows, size, lambda: self._data(name), lambda count: self._sample(name, count))
+        last = self._modules[name][1].outputs_last
+
+        def sample(row: int, count: int) -> bytes:
+            return b"".join(_bytes_from(self._folder.array(part), row, rows, last, count) for part in used)
+
+        later = Later(rows, size, lambda: self._data(name), sample)
         return Tensor(name, matrix.type, matrix.shape, later, matrix.order)
 
-    def _matrix(self, name: str) -> Matrix:
+    def _matrix(self, name: str) -> tuple[Matrix, list[str]]:
+        """And the stored tensors that were used for it."""
         module, kind = self._modules[name]
-        return kind.make(Parts(self._folder, module, kind.joint))
+        parts = Parts(self._folder, module, kind.joint)
+        return kind.make(parts), parts.used
 
     def _parts(self, name: str) -> list[str]:
-        """The stored tensors that a module is made of."""
+        """The stored tensors that a module has."""
         module, kind = self._modules[name]
         return [part for part in kind.names(module) if part in self._folder]
-
-    def _sample(self, name: str, count: int) -> bytes:
-        return b"".join(self._folder.array(part).reshape(-1)[:count].tobytes()[:count] for part in self._parts(name))
 
     def _data(self, name: str) -> Bytes:
         if name not in self._made:
@@ -100,7 +104,7 @@ class QuantisedFolder:
         return self._made[name][0]
 
     def _make(self, name: str) -> tuple[Bytes, mmap.mmap]:
-        matrix = self._matrix(name)
+        matrix, _ = self._matrix(name)
         rows, size = prod(matrix.shape[:-1]), row_bytes(matrix.type, matrix.shape[-1])
         # Private, so that `release` gives the memory back whoever still holds a view.
         memory = mmap.mmap(-1, max(1, rows * size), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -110,6 +114,12 @@ class QuantisedFolder:
             self._folder.release(part)
         data.flags.writeable = False
         return data, memory
+
+
+def _bytes_from(part: Array, row: int, rows: int, outputs_last: bool, count: int) -> bytes:
+    """Some of a part, from the place that belongs to a row of all `rows` on."""
+    begin = (part.shape[-1] if outputs_last and part.ndim else part.size) * row // rows
+    return part.reshape(-1)[begin : begin + count].tobytes()[:count]
 
 
 def _fill(data: Bytes, matrix: Matrix) -> None:

@@ -18,12 +18,13 @@ Floats = npt.NDArray[np.float32]
 class Parts:
     """`part` is what stands behind the module's name: `qweight` of `model.layers.0.mlp.up_proj.qweight`.
 
-    joint: what stands between the two.
+    joint: what stands between the two. used: the names of the tensors that were read so far.
     """
 
     def __init__(self, folder: SafetensorsFolder, module: str, joint: str = ".") -> None:
         self._folder = folder
         self._prefix = module + joint
+        self.used: list[str] = []
 
     def __contains__(self, part: str) -> bool:
         return self._prefix + part in self._folder
@@ -42,12 +43,12 @@ class Parts:
             raise self.error(
                 part, f"has type {info.dtype} and shape {list(info.shape)}; expected are {dtype} and {dims} dimensions"
             )
-        return self._folder.array(name)
+        return self._array(name)
 
     def floats(self, part: str) -> Floats:
         """A part of type F32, F16 or BF16 as float32; all finite. Raises ModelFileError."""
         name = self._prefix + part
-        stored, dtype = self._folder.array(name), self._folder.info(name).dtype
+        stored, dtype = self._array(name), self._folder.info(name).dtype
         if not stored.size:
             raise self.error(part, f"has shape {list(stored.shape)}; it must not be empty")
         if dtype not in ("F32", "F16", "BF16"):
@@ -56,6 +57,12 @@ class Parts:
         if not np.isfinite(values).all():
             raise self.error(part, "holds a scale that is not finite")
         return values
+
+    def _array(self, name: str) -> Array:
+        array = self._folder.array(name)
+        if name not in self.used:
+            self.used.append(name)
+        return array
 
     def error(self, part: str, problem: str) -> ModelFileError:
         """About one of the module's tensors."""

@@ -29,6 +29,7 @@ class Kind:
 
     What `unused` names is about activations, which are never rounded to what the file says. joint: what stands between
     the names of module and part. shown: what makes a module's name that of the tensor which its parts make.
+    outputs_last: the last dimension of a part is that of the module's outputs, the tensor's rows; else the first is.
     """
 
     main: str
@@ -38,6 +39,7 @@ class Kind:
     unused: tuple[str, ...] = ()
     joint: str = "."
     shown: str = ".weight"
+    outputs_last: bool = False
 
     def module(self, name: str, dtype: str) -> str | None:
         """The module whose main part is the tensor of this name and type, if it is one's."""
@@ -113,7 +115,7 @@ def _gptq(said: _Said) -> tuple[Kind, ...]:
     less = {"gptq": 1, "gptq_v2": 0}[said.one_of("checkpoint_format", "gptq", ("gptq", "gptq_v2"))]
     size = said.group_size()
     parts = ("qweight", "qzeros", "scales", "g_idx")
-    return (Kind("qweight", "I32", parts, lambda module: gptq(module, bits, size, less)),)
+    return (Kind("qweight", "I32", parts, lambda module: gptq(module, bits, size, less), outputs_last=True),)
 
 
 def _awq(said: _Said) -> tuple[Kind, ...]:
@@ -122,7 +124,8 @@ def _awq(said: _Said) -> tuple[Kind, ...]:
     if str(version).lower() != "gemm":
         raise said.error("version", version, "gemm")
     size = said.group_size()
-    return (Kind("qweight", "I32", ("qweight", "qzeros", "scales"), lambda module: awq(module, bits, size)),)
+    parts = ("qweight", "qzeros", "scales")
+    return (Kind("qweight", "I32", parts, lambda module: awq(module, bits, size), outputs_last=True),)
 
 
 _PACKED = ("weight_packed", "weight_scale", "weight_zero_point", "weight_shape", "weight_g_idx")
