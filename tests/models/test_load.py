@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from tests.oracle.families import FAMILIES, write_family
 from tests.oracle.tiny import MODELS, TinyModel, weights, write_folder, write_gguf_file, write_safetensors
 
+from octavo.formats.blocks import dequantize
 from octavo.formats.model_files import ModelFiles
 from octavo.formats.safetensors import SafetensorsFile
 from octavo.formats.tensor import TensorType
@@ -61,6 +63,53 @@ def test_experts_in_mxfp4_are_not_copied(tmp_path: Path) -> None:
     experts = [weight for slot, weight in loaded.weights.matrices.items() if ".experts." in slot]
     stored = {weight.tensor.data.ctypes.data: weight.tensor.data.nbytes for weight in experts}
     assert sum(stored.values()) == 4 * 5 * 3 * 64 * 96 * 17 // 32
+
+
+@pytest.mark.parametrize("name", ["gpt-oss", "gpt2"])
+def test_opening_what_is_stored_transposed_copies_nothing(tmp_path: Path, name: str) -> None:
+    """A matrix is turned when it is packed, only its own outputs, and is the caller's alone."""
+    folder = write_family(FAMILIES[name], tmp_path)
+    load_folder(folder)  # imports what it needs
+    tracemalloc.start()
+    try:
+        loaded = load_folder(folder)
+        copied = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    turned = [
+        weight
+        for slot, weight in loaded.weights.matrices.items()
+        if ".experts." in slot or (name == "gpt2" and slot.startswith("layers."))
+    ]
+    assert copied < sum(weight.tensor.nbytes for weight in turned) / 2
+    for weight in turned:
+        data = weight.tensor.data
+        assert weight.row_index is None
+        assert data.flags.c_contiguous
+        assert data.nbytes == weight.tensor.nbytes
+        held = data if data.base is None else data.base
+        assert isinstance(held, np.ndarray)
+        assert held.nbytes == data.nbytes
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "slot"),
+    [
+        ("gpt2", "transformer.h.1.attn.c_attn.weight", "layers.1.{}"),
+        ("gpt-oss", "model.layers.1.mlp.experts.gate_up_proj", "layers.1.experts.4.{}"),
+    ],
+)
+def test_samples_of_what_is_stored_transposed(tmp_path: Path, name: str, tensor: str, slot: str) -> None:
+    """They tell q, k and v of one tensor, and experts of one, from each other."""
+    loaded = load_folder(write_family(FAMILIES[name], tmp_path))
+    stored = SafetensorsFile.open(tmp_path / "model.safetensors").tensor(tensor)
+    values = dequantize(stored)
+    if name == "gpt2":
+        places = {"q": values[0], "k": values[0, 64:], "v": values[0, 128:]}
+    else:
+        places = {"gate": values[4, 0], "up": values[4, 0, 1:]}
+    for matrix, first in places.items():
+        assert loaded.weights.matrices[slot.format(matrix)].tensor.sample(64) == first[:16].tobytes()
 
 
 def test_models_that_differ_in_one_expert_have_different_identities(tmp_path: Path) -> None:

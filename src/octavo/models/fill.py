@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from octavo.backends.ops import Floats, Ints, Weight
 from octavo.formats.blocks import dequantize
-from octavo.formats.tensor import Tensor, TensorType
+from octavo.formats.tensor import Bytes, Later, Tensor, TensorType
 from octavo.models.names import Entry, Fused, Heads, Names, Pieces, Stacked
 from octavo.models.rotary_rows import unpermute_rotary
 from octavo.models.slots import TensorFile, Weights, WeightsError, is_norm, slot_shapes
@@ -45,7 +45,6 @@ class _Filling:
         self._spec = spec
         self._file = file
         self._names = names
-        self._transposed: dict[str, Tensor] = {}
         self._entries = {slot: names.entry(slot) for slot in self.shapes}
 
     def check_names(self) -> None:
@@ -99,27 +98,25 @@ class _Filling:
                 return Weight(self._tensor(_tensors(entry)[0], (rows, width), slot))
 
     def _fused(self, entry: Fused, rows: int, width: int, slot: str) -> Weight:
-        tensor = self._tensor(entry.tensor, (self._fused_rows(slot, entry), width), slot)
-        chosen = self._rows(slot, entry)
+        shape, chosen = (self._fused_rows(slot, entry), width), self._rows(slot, entry)
         if entry.per_head:
-            return Weight(tensor, chosen)
+            return Weight(self._tensor(entry.tensor, shape, slot), chosen)
         begin = int(chosen[0])
-        return Weight(tensor.some_rows(slice(begin, begin + rows), (rows, width)))
+        return Weight(self._tensor(entry.tensor, shape, slot, slice(begin, begin + rows)))
 
     def _vector(self, name: str, count: int, slot: str) -> Floats:
         tensor = self._file.tensor(name)
         self._check(tensor, (prod(tensor.shape),), (count,), slot)  # some are [heads, head_dim]
         return dequantize(tensor).reshape(count)
 
-    def _tensor(self, name: str, shape: tuple[int, int], slot: str) -> Tensor:
+    def _tensor(self, name: str, shape: tuple[int, int], slot: str, chosen: slice | None = None) -> Tensor:
+        """The tensor of that shape, or the chosen of its rows."""
         tensor = self._file.tensor(name)
         if self._names.transposed and slot.startswith("layers."):
             self._check(tensor, tensor.shape, shape[::-1], slot)
-            if name not in self._transposed:  # a fused one is asked for once for each of its slots
-                self._transposed[name] = _transposed(tensor)
-            return self._transposed[name]
+            return _transposed(tensor, chosen or slice(None))
         self._check(tensor, tensor.shape, shape, slot)
-        return tensor
+        return tensor.some_rows(chosen, (chosen.stop - chosen.start, shape[1])) if chosen else tensor
 
     def _experts(self, slot: str) -> int:
         ffn = self._spec.layers[int(slot.split(".")[1])].ffn
@@ -127,7 +124,7 @@ class _Filling:
         return ffn.routing.experts
 
     def _expert(self, entry: Stacked, rows: int, width: int, slot: str) -> Weight:
-        """One expert's matrix out of the tensor of all. A transposed one is copied, others are views."""
+        """One expert's matrix out of the tensor of all."""
         tensor, stored = self._file.tensor(entry.tensor), rows * entry.step
         # The inputs that share a scale lie side by side, so that a quantised stack is [experts, out, in] anyway.
         transposed = entry.transposed and tensor.type in _ELEMENT_BYTES
@@ -135,22 +132,15 @@ class _Filling:
         self._check(tensor, tensor.shape, (self._experts(slot), *shape), slot)
         one = tensor.some_rows(slice(entry.index * shape[0], (entry.index + 1) * shape[0]), shape)
         if transposed:
-            return Weight(_transposed(one).some_rows(slice(entry.first, None, entry.step), (rows, width)))
+            return Weight(_transposed(one, slice(entry.first, None, entry.step)))
         return Weight(one, np.arange(entry.first, stored, entry.step, dtype=np.int32) if entry.step > 1 else None)
 
     def _heads(self, entry: Heads, rows: int, width: int, slot: str) -> Tensor:
-        """A matrix kept head by head. A transposed one is copied, and is float32 from then on if it was quantised."""
+        """A matrix kept head by head. A transposed one is float32 from then on if it was quantised."""
         tensor, heads = self._file.tensor(entry.tensor), self._spec.layers[int(slot.split(".")[1])].mixer.heads
         own = rows // heads
         self._check(tensor, tensor.shape, (heads, width, own) if entry.transposed else (heads, own, width), slot)
-        if entry.transposed:
-            values = (
-                dequantize(tensor) if tensor.type not in _ELEMENT_BYTES else _elements(tensor).reshape(tensor.shape)
-            )
-            type_ = tensor.type if tensor.type in _ELEMENT_BYTES else TensorType.F32
-            turned = np.ascontiguousarray(values.swapaxes(1, 2)).reshape(rows, width)
-            tensor = replace(tensor, type=type_, stored=turned.view(np.uint8), order=None)
-        return replace(tensor, shape=(rows, width))
+        return _turned_heads(tensor) if entry.transposed else replace(tensor, shape=(rows, width))
 
     def _check(self, tensor: Tensor, stored: tuple[int, ...], shape: tuple[int, ...], slot: str) -> None:
         if stored != shape:
@@ -186,12 +176,39 @@ def _tensors(entry: Entry) -> list[str]:
     return [entry if isinstance(entry, str) else entry.tensor]
 
 
-def _transposed(tensor: Tensor) -> Tensor:
-    """A matrix stored as [in, out] as [out, in]; a copy."""
+def _transposed(tensor: Tensor, chosen: slice) -> Tensor:
+    """Of a matrix stored as [in, out] the chosen outputs, as [outputs, in]: made when it is asked for."""
     if tensor.type not in _ELEMENT_BYTES:
         raise WeightsError(f"tensor {tensor.name} is {tensor.type.name} and stored as [in, out]; only floats can be so")
-    data = np.ascontiguousarray(_elements(tensor).T).view(np.uint8)
-    return replace(tensor, shape=tensor.shape[::-1], stored=data)
+    width, outputs, size = tensor.shape[0], range(tensor.shape[1])[chosen], _ELEMENT_BYTES[tensor.type]
+
+    def make() -> Bytes:
+        return np.ascontiguousarray(_elements(tensor)[:, chosen].T).view(np.uint8)
+
+    def sample(row: int, count: int) -> bytes:
+        before = outputs[row] * size  # of the first input's weights, those for other outputs
+        return tensor.sample(before + count)[before:]
+
+    later = Later(len(outputs), width * size, make, sample)
+    return replace(tensor, shape=(len(outputs), width), stored=later)
+
+
+def _turned_heads(tensor: Tensor) -> Tensor:
+    """[heads, in, out] as [heads * out, in], made when it is asked for; in float32 if it is quantised."""
+    heads, width, own = tensor.shape
+    kept = tensor.type in _ELEMENT_BYTES
+    type_ = tensor.type if kept else TensorType.F32
+
+    def make() -> Bytes:
+        values = _elements(tensor).reshape(tensor.shape) if kept else dequantize(tensor)
+        return np.ascontiguousarray(values.swapaxes(1, 2)).reshape(heads * own, width).view(np.uint8)
+
+    def sample(row: int, count: int) -> bytes:
+        head = row // own
+        return tensor.some_rows(slice(head * width, None), (heads - head, width, own)).sample(count)
+
+    later = Later(heads * own, width * _ELEMENT_BYTES[type_], make, sample)
+    return Tensor(tensor.name, type_, (heads * own, width), later)
 
 
 def _elements(tensor: Tensor) -> npt.NDArray[np.unsignedinteger]:
