@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.oracle.families import FAMILIES, write_family
+from tests.formats.quantised_models import LAYOUTS, Stored
+from tests.formats.quantised_models import write_folder as write_quantised
+from tests.oracle.families import FAMILIES, arrays_of, config_of, write_family
 from tests.oracle.families_gguf import write_family_gguf
 from tests.oracle.tiny import MODELS, write_folder
 
@@ -15,6 +19,7 @@ from octavo.formats.blocks import dequantize
 from octavo.formats.gguf import GgufFile
 from octavo.formats.gguf_write import write_gguf
 from octavo.formats.model_files import ModelFiles
+from octavo.formats.quantised.folder import QuantisedFolder
 from octavo.formats.tensor import TensorType
 from octavo.models.fields import MetadataError
 from octavo.models.gguf_draft import draft_gguf
@@ -88,3 +93,51 @@ def test_refused(tmp_path: Path, name: str) -> None:
     write_family(FAMILIES[name], tmp_path)
     with pytest.raises(MetadataError, match="can't be written as GGUF yet; convert it with llama"):
         draft_gguf(ModelFiles("safetensors", tmp_path, "m"))
+
+
+@pytest.fixture
+def released(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """What folders of quantised modules were told to release, and how many modules were in memory before."""
+    found: list[tuple[str, int]] = []
+    release = QuantisedFolder.release
+
+    def noted(folder: QuantisedFolder, name: str) -> None:
+        if folder._made:
+            found.append((name, len(folder._made)))
+        release(folder, name)
+
+    monkeypatch.setattr(QuantisedFolder, "release", noted)
+    return found
+
+
+def test_experts_are_stacked_one_module_at_a_time(tmp_path: Path, released: list[tuple[str, int]]) -> None:
+    family, layout, rng = FAMILIES["mixtral-gguf"], LAYOUTS["int8-rows"], np.random.default_rng(3)
+    stored: Stored = {}
+    expected: dict[str, np.ndarray] = {}
+    for name, array in arrays_of(family).items():
+        if ".experts." in name:
+            parts, expected[name] = layout.make(rng, *array.shape)
+            stored.update((f"{name.removesuffix('.weight')}.{part}", value) for part, value in parts.items())
+        else:
+            stored[name] = ("F32", array)
+    write_quantised(tmp_path, stored, None)
+    (tmp_path / "config.json").write_text(json.dumps({**config_of(family), "quantization_config": layout.config}))
+    draft = draft_gguf(ModelFiles("safetensors", tmp_path, "m"))
+    modules = [f"model.layers.1.block_sparse_moe.experts.{index}.w2.weight" for index in range(5)]
+    stack = draft.tensor("blk.1.ffn_down_exps.weight")
+    assert stack.type is TensorType.Q8_0
+    data = stack.data
+    assert released == [(name, 1) for name in modules]
+    values = dequantize(replace(stack, stored=data))
+    assert np.array_equal(values, np.stack([expected[name] for name in modules]))
+    draft.release("blk.1.ffn_down_exps.weight")
+
+
+def test_a_stack_that_two_tensors_are_made_of_is_made_once(tmp_path: Path, released: list[tuple[str, int]]) -> None:
+    draft = draft_gguf(ModelFiles("safetensors", write_family(FAMILIES["gpt-oss-mxfp4"], tmp_path), "m"))
+    first, second = "blk.1.ffn_gate_exps.weight", "blk.1.ffn_up_exps.weight"
+    assert draft.tensor(first).data.any()
+    draft.release(first)
+    assert not released
+    assert draft.tensor(second).data.any()
+    assert released == [("model.layers.1.mlp.experts.gate_up_proj", 1)]

@@ -63,9 +63,14 @@ class GgufDraft:
 
     def release(self, name: str) -> None:
         """Give back the memory of what only this tensor was still to be made of. It can't be made again."""
-        needed = set().union(*(stored for other, stored in self.made_of.items() if other != name))
-        for stored in self.made_of.pop(name, set()) - needed:
+        for stored in _only_for(name, self.made_of):
             self.release_stored(stored)
+        self.made_of.pop(name, None)
+
+
+def _only_for(name: str, made_of: dict[str, set[str]]) -> set[str]:
+    """Of what a tensor is made of, what no other one is still to be made of."""
+    return made_of.get(name, set()).difference(*(stored for other, stored in made_of.items() if other != name))
 
 
 def draft_gguf(files: ModelFiles) -> GgufDraft:
@@ -149,6 +154,7 @@ class _Tensors:
         self.made_of: dict[str, set[str]] = {}
         self._spec = loaded.spec
         self._weights = loaded.weights
+        self._release = loaded.release
         self._shapes = slot_shapes(loaded.spec)
         made_of: dict[str, tuple[Entry, list[str]]] = {}
         for slot in self._shapes:
@@ -195,13 +201,29 @@ class _Tensors:
         if isinstance(entry, Heads):
             return self._by_head(name, entry, slots[0])
 
-        def make() -> Bytes:
-            data = [_rows(weight, self._stored_rows(slot)) for slot, weight in zip(slots, weights, strict=True)]
-            return data[0] if len(data) == 1 else np.concatenate(data)
+        rows, size = sum(self._shapes[slot][0] for slot in slots), weights[0].tensor.row_bytes
 
-        rows = sum(self._shapes[slot][0] for slot in slots)
+        def make() -> Bytes:
+            return self._joined(name, slots, rows, size)
+
         shape = (len(slots), rows // len(slots), width) if isinstance(entry, Stacked) else (rows, width)
-        return Tensor(name, type_, shape, Later(rows, weights[0].tensor.row_bytes, make))
+        return Tensor(name, type_, shape, Later(rows, size, make))
+
+    def _joined(self, name: str, slots: list[str], rows: int, size: int) -> Bytes:
+        """uint8 [rows, size]: the slots' rows one after another. Of several, what was made for one is given back before
+        the next is made."""
+        weights = [self._weights.matrices[slot] for slot in slots]
+        if len(slots) == 1:
+            return _rows(weights[0], self._stored_rows(slots[0]))
+        last = {weight.tensor.name: index for index, weight in enumerate(weights)}
+        own, out, begin = _only_for(name, self.made_of), np.empty((rows, size), np.uint8), 0
+        for index, (slot, weight) in enumerate(zip(slots, weights, strict=True)):
+            end = begin + self._shapes[slot][0]
+            out[begin:end] = _rows(weight, self._stored_rows(slot))
+            begin = end
+            if last[weight.tensor.name] == index and weight.tensor.name in own:
+                self._release(weight.tensor.name)
+        return out
 
     def _by_head(self, name: str, entry: Heads, slot: str) -> Tensor:
         """A transposed one is float32 from then on if it was quantised."""
