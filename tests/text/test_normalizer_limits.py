@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -12,22 +11,25 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.extra import numpy as arrays
 from tests.text.sentencepiece_models import UNIGRAM, charsmap
 from tests.text.test_hf_sentencepiece import write_json
+from tokenizers import normalizers
 
 from octavo import _native
 from octavo.formats.errors import ModelFileError
 from octavo.formats.gguf_write import write_gguf
 from octavo.formats.model_files import ModelFiles
-from octavo.text.normalizer_limits import check_charsmap
+from octavo.text.charsmap_limits import check_charsmap
 from octavo.text.tokenizer import Tokenizer
 
 PATH = Path("x")
 
 
-def with_key(key: bytes, replacement: bytes) -> bytes:
-    """A map of one key: each byte's node lies where nothing else can, in a block of 256 units of its own."""
+def with_key(key: bytes, replacement: bytes, begin: int = 0, loose: bytes = b"", end: bytes = b"\0") -> bytes:
+    """A map of one key: each byte's node lies where nothing else can, in a block of 256 units of its own.
+
+    begin: where in the replacements that of the key begins. loose: bytes of the trie that make up no unit.
+    """
     blocks = len(key) + 2
     units = np.zeros(256 * blocks, np.uint32)
     units[0] = 256 << 10  # the offset of block 1; offsets are exclusive-ored
@@ -37,9 +39,9 @@ def with_key(key: bytes, replacement: bytes) -> bytes:
         last = index == len(key) - 1
         units[place] = ((place ^ following) << 10) | (last << 8) | byte
         base = following
-    units[base] = np.uint32(1 << 31)  # a value: the first replacement
-    stored = units.astype("<u4").tobytes()
-    return len(stored).to_bytes(4, "little") + stored + replacement + b"\0"
+    units[base] = np.uint32(1 << 31 | begin)  # a value
+    stored = units.astype("<u4").tobytes() + loose
+    return len(stored).to_bytes(4, "little") + stored + replacement + end
 
 
 def normalised(stored: bytes, text: str) -> str:
@@ -65,11 +67,91 @@ def test_a_key_of_each_length(key: bytes, most: int) -> None:
         check_charsmap(PATH, "map", with_key(key, b"x" * (most + 1)))
 
 
-@given(arrays.arrays(np.uint32, st.integers(1, 600)), st.binary(max_size=40))
-def test_any_units_are_measured(units: np.ndarray, texts: bytes) -> None:
-    stored = units.astype("<u4").tobytes()
-    with contextlib.suppress(ModelFileError):
-        assert 1.0 <= check_charsmap(PATH, "map", len(stored).to_bytes(4, "little") + stored + texts + b"\0") <= 16.0
+_ASCII = st.integers(1, 127).map(lambda byte: bytes([byte]))
+
+
+@given(
+    st.sampled_from(["a", "é", "日", "😀"]),  # the library looks at one character at a time
+    st.lists(_ASCII | st.just(b"\0") | st.just(b"x" * 20), min_size=1, max_size=12).map(b"".join),
+    st.integers(0, 11),
+    st.lists(_ASCII, max_size=3).map(b"".join),
+    st.sampled_from([b"", b"\0", b"x", b"\0x"]),
+)
+def test_no_map_that_is_taken_makes_the_library_write_more(
+    char: str, replacements: bytes, begin: int, loose: bytes, end: bytes
+) -> None:
+    """Also such as are not well formed, most of which the library takes: loose bytes of the trie, no NUL at the end."""
+    key, begin = char.encode(), min(begin, len(replacements) - 1)
+    stored = with_key(key, replacements, begin, loose, end)
+    written = len(normalizers.Precompiled(stored).normalize_str(char).encode())
+    well_formed = not loose and (end or replacements)[-1:] == b"\0"
+    if well_formed and written <= 16 * len(key):
+        assert check_charsmap(PATH, "map", stored) == max(1.0, written / len(key))
+    else:
+        with pytest.raises(ModelFileError):
+            check_charsmap(PATH, "map", stored)
+
+
+def _growth_by_walking(units: list[int], texts: bytes) -> float:
+    """As check_charsmap, by trying every byte at every node in turn."""
+    most, nodes, seen = 1.0, {units[0] >> 10}, set[int]()
+    for key_bytes in range(1, len(units) + 1):
+        places = {node ^ byte for node in nodes for byte in range(256) if node ^ byte < len(units)} - seen
+        places = {place for node in nodes for place in places if units[place] & 0x800000FF == place ^ node}
+        seen |= places
+        nodes = {place ^ units[place] >> 10 for place in places}
+        leaves = {place ^ units[place] >> 10 for place in places if units[place] & 0x100}
+        for begin in (units[leaf] & 0x7FFFFFFF for leaf in leaves if leaf < len(units)):
+            if begin < len(texts):
+                most = max(most, (texts.index(b"\0", begin) - begin) / key_bytes)
+    return most
+
+
+_BYTE_UNITS = st.builds(
+    lambda to, leaf, byte: to << 10 | leaf << 8 | byte, st.integers(0, 70), st.booleans(), st.integers(0, 70)
+)
+_VALUE_UNITS = st.integers(0, 130).map(lambda begin: 1 << 31 | begin)
+
+
+@given(
+    st.lists(_BYTE_UNITS | _VALUE_UNITS, min_size=1, max_size=64),
+    st.lists(st.sampled_from([b"xyz" * 7, b"x", b"\0"]), max_size=12).map(b"".join),
+)
+def test_any_units_are_measured(units: list[int], texts: bytes) -> None:
+    units[0] &= 0x7FFFFFFF
+    stored = np.array(units, "<u4").tobytes()
+    stored = len(stored).to_bytes(4, "little") + stored + texts + b"\0"
+    most = _growth_by_walking(units, texts + b"\0")
+    if most > 16:
+        with pytest.raises(ModelFileError, match="a replacement may be 16 times"):
+            check_charsmap(PATH, "map", stored)
+    else:
+        assert check_charsmap(PATH, "map", stored) == most
+
+
+@pytest.mark.parametrize(
+    ("stored", "message"),
+    [
+        (b"", "has 0 bytes, less than the 4"),
+        (bytes(9), "says that its trie has 0 bytes, of 5"),
+        (bytes([5, *[0] * 9]), "says that its trie has 5 bytes, of 6; it must have some, and a multiple of 4"),
+        (bytes([8, *[0] * 8]), "says that its trie has 8 bytes, of 5"),
+        (with_key(b"a", b"x" * 1000, end=b""), "does not end in NUL"),
+        (with_key(b"a", b"x\0y", end=b""), "does not end in NUL"),
+        (with_key(b"a", b"", end=b""), "does not end in NUL"),
+        (with_key(b"a" * 20, b"x" * 257), "has a replacement of 257 bytes; the limit is 256"),
+        (with_key(b"a" * 257, b"x"), "has keys of more than 256 bytes"),
+        (with_key(b"a" * 4000, b"x"), "has keys of more than 256 bytes"),
+    ],
+)
+def test_what_is_no_map(stored: bytes, message: str) -> None:
+    with pytest.raises(ModelFileError, match=f"x: map {message}"):
+        check_charsmap(PATH, "map", stored)
+
+
+def test_the_longest_keys_and_replacements() -> None:
+    assert check_charsmap(PATH, "map", with_key(b"a" * 256, b"x" * 256)) == 1.0
+    assert check_charsmap(PATH, "map", with_key(b"a" * 64, b"x" * 256)) == 4.0
 
 
 def test_a_gguf_file(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from octavo._native import ScoredMerges, Unigram
 from octavo.formats.errors import ModelFileError
 from octavo.formats.gguf import GgufFile
 from octavo.models.defaults import end_ids_from_gguf
+from octavo.text.charsmap_limits import check_charsmap
 from octavo.text.gguf_vocabulary import BYTE, CONTROL, UNKNOWN, USER_DEFINED, Defaults, make_vocabulary, token_types
-from octavo.text.normalizer_limits import check_charsmap
 from octavo.text.piece_encoder import PieceEncoder
 from octavo.text.vocabulary import Vocabulary
 
@@ -36,7 +36,8 @@ def load_unigram(file: GgufFile) -> tuple[PieceEncoder, Vocabulary]:
     """The unigram model (`tokenizer.ggml.model` t5). Raises ModelFileError."""
     metadata = file.metadata
     charsmap = metadata.numbers(_CHARSMAP).tobytes() if _CHARSMAP in metadata else b""
-    check_charsmap(file.path, f"metadata {_CHARSMAP}", charsmap)
+    if charsmap:
+        check_charsmap(file.path, f"metadata {_CHARSMAP}", charsmap)
     prefix = metadata.boolean("tokenizer.ggml.add_space_prefix", False)
     one_space = metadata.boolean("tokenizer.ggml.remove_extra_whitespaces", False)
     return _load(
