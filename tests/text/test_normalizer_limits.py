@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.text.sentencepiece_models import UNIGRAM, charsmap
 from tests.text.test_hf_sentencepiece import write_json
-from tokenizers import normalizers
+from tokenizers import Regex, normalizers, pre_tokenizers
 
 from octavo import _native
 from octavo.formats.errors import ModelFileError
 from octavo.formats.gguf_write import write_gguf
 from octavo.formats.model_files import ModelFiles
 from octavo.text.charsmap_limits import check_charsmap
+from octavo.text.normalizer_limits import CUTTERS, NORMALIZERS, check_growth
 from octavo.text.tokenizer import Tokenizer
 
 PATH = Path("x")
@@ -175,8 +177,9 @@ def _replace(pattern: dict[str, str], content: str) -> dict[str, Any]:
     ("normalizer", "times"),
     [
         (_replace({"String": "a"}, "b" * 65), "65"),
-        (_replace({"Regex": ""}, "b" * 64), "65"),
-        ({"type": "Prepend", "prepend": "b" * 65}, "65"),
+        (_replace({"Regex": ""}, "b" * 64), "129"),
+        (_replace({"String": ""}, "b" * 64), "129"),
+        ({"type": "Prepend", "prepend": "b" * 65}, "66"),
         ({"type": "Sequence", "normalizers": [_replace({"String": "a"}, "a" * 9)] * 2}, "81"),
     ],
 )
@@ -200,3 +203,179 @@ def test_a_map_of_a_folder(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
     with pytest.raises(ModelFileError, match="precompiled_charsmap replaces 1 bytes by 200"):
         Tokenizer.load(ModelFiles("safetensors", tmp_path, "m"))
+
+
+def growth(node: Any) -> float:
+    """How many times as long the library makes the text that grows most of some short ones."""
+    return max(
+        len(node.normalize_str(text).encode()) / len(text.encode()) for text in ("a", "  ", " a", "ab", "é", "ﷺ")
+    )
+
+
+def _described(field: str, node: Any) -> dict[str, Any]:
+    return {field: json.loads(node.__getstate__())}
+
+
+@pytest.mark.parametrize("kind", NORMALIZERS)
+def test_what_each_normalizer_makes_of_every_character(kind: str) -> None:
+    """The bound is reached, by the library's own tables: of all assigned characters but planes of ideographs."""
+    normalise = getattr(normalizers, kind)().normalize_str
+    chars = [chr(code) for code in (*range(0xD800), *range(0xE000, 0x20000), *range(0x2F800, 0x2FA20))]
+    chars = [char for char in chars if not "\uac01" <= char <= "\ud7a0" and unicodedata.category(char) != "Co"]
+    assert max(len(normalise(char).encode()) / len(char.encode()) for char in chars) == NORMALIZERS[kind]
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        normalizers.Sequence([normalizers.ByteLevel()] * 7),
+        normalizers.Sequence([normalizers.NFKC(), normalizers.Replace(" ", "▁" * 3)]),
+        normalizers.Sequence([normalizers.Prepend("a" * 8), normalizers.Replace("a", "a" * 8)]),
+        normalizers.Sequence([normalizers.Replace(Regex(""), "b" * 8), normalizers.Replace("b", "b" * 8)]),
+        normalizers.Replace(Regex("x*"), "b" * 32),
+        normalizers.Replace("", "b" * 32),
+        normalizers.Replace(Regex(" {2,}"), "b" * 130),
+    ],
+)
+def test_normalizers_that_grow_too_much(node: Any) -> None:
+    grown = growth(node)
+    assert grown > 16
+    with pytest.raises(ModelFileError, match="has a normalizer that makes texts"):
+        check_growth(PATH, _described("normalizer", node))
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        normalizers.Sequence(
+            [normalizers.Precompiled(charsmap()), normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+        ),
+        normalizers.Sequence(
+            [
+                normalizers.Precompiled(charsmap()),
+                normalizers.Strip(left=False, right=True),
+                normalizers.Replace(Regex(" {2,}"), "▁"),
+            ]
+        ),
+        normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]),
+        normalizers.Sequence([normalizers.NFD(), normalizers.Lowercase(), normalizers.StripAccents()]),
+        normalizers.Sequence([normalizers.Nmt(), normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")]),
+        normalizers.Sequence([]),
+        *(getattr(normalizers, kind)() for kind in NORMALIZERS),
+    ],
+)
+def test_usual_normalizers_are_taken(node: Any) -> None:
+    check_growth(PATH, _described("normalizer", node))
+
+
+_CUTTERS_OF_THE_LIBRARY = [
+    pre_tokenizers.BertPreTokenizer(),
+    pre_tokenizers.CharDelimiterSplit("é"),
+    pre_tokenizers.Digits(individual_digits=True),
+    pre_tokenizers.FixedLength(2),
+    pre_tokenizers.Punctuation(),
+    pre_tokenizers.Split(Regex("a"), "isolated"),
+    pre_tokenizers.UnicodeScripts(),
+    pre_tokenizers.Whitespace(),
+    pre_tokenizers.WhitespaceSplit(),
+]
+
+
+def _cut(node: Any, text: str) -> int:
+    """Bytes of all pieces."""
+    return len("".join(piece for piece, _ in node.pre_tokenize_str(text)).encode())
+
+
+def test_pre_tokenizers_that_only_cut() -> None:
+    kinds = set()
+    for node in _CUTTERS_OF_THE_LIBRARY:
+        described = _described("pre_tokenizer", node)
+        check_growth(PATH, described)
+        kinds.add(described["pre_tokenizer"]["type"])
+        assert all(_cut(node, text) <= len(text.encode()) for text in ("a é, 12 日本", "\x01", "aa ﷺ"))
+    assert kinds == CUTTERS
+
+
+@pytest.mark.parametrize(
+    ("node", "text", "times"),
+    [
+        (pre_tokenizers.Sequence([pre_tokenizers.ByteLevel(add_prefix_space=False)] * 4), "é", 16),
+        (pre_tokenizers.Sequence([pre_tokenizers.ByteLevel(add_prefix_space=True)] * 2), "\x01", 16),
+        (
+            pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), pre_tokenizers.ByteLevel(False, use_regex=False)] * 2),
+            "a",
+            64,
+        ),
+    ],
+)
+def test_pre_tokenizers_that_grow_too_much(node: Any, text: str, times: int) -> None:
+    assert 8 < _cut(node, text) / len(text.encode()) <= times
+    with pytest.raises(ModelFileError, match=r"has a pre_tokenizer that makes texts .* the limit is 8"):
+        check_growth(PATH, _described("pre_tokenizer", node))
+
+
+@pytest.mark.parametrize(
+    ("node", "text", "times"),
+    [
+        (pre_tokenizers.ByteLevel(add_prefix_space=False), "é", 2),
+        (pre_tokenizers.ByteLevel(add_prefix_space=True), "\x01", 4),
+        (pre_tokenizers.Metaspace(), "a", 4),
+        (pre_tokenizers.Metaspace("😀"), "a", 5),
+        (pre_tokenizers.Sequence([pre_tokenizers.Digits(), pre_tokenizers.ByteLevel(add_prefix_space=False)]), "é", 2),
+    ],
+)
+def test_usual_pre_tokenizers_are_taken(node: Any, text: str, times: int) -> None:
+    assert _cut(node, text) == times * len(text.encode())
+    check_growth(PATH, _described("pre_tokenizer", node))
+
+
+def _nested(field: str, parts: str, depth: int) -> dict[str, Any]:
+    node: dict[str, Any] = {"type": "Sequence", parts: []}
+    for _ in range(depth):
+        node = {"type": "Sequence", parts: [node]}
+    return {field: node}
+
+
+@pytest.mark.parametrize(
+    ("description", "message"),
+    [
+        (
+            {"normalizer": {"type": "Sequence", "normalizers": 5}},
+            "normalizer: normalizers of a Sequence must be a list",
+        ),
+        ({"normalizer": {"type": "Sequence"}}, "normalizer: normalizers of a Sequence must be a list"),
+        (
+            {"pre_tokenizer": {"type": "Sequence", "pretokenizers": "ab"}},
+            "pre_tokenizer: pretokenizers of .* be a list",
+        ),
+        ({"normalizer": {"type": "Sequence", "normalizers": [None]}}, "normalizer must be an object with a type"),
+        # The library reads each of these three as {"type": "Prepend", "prepend": "bb"}.
+        ({"normalizer": {"prepend": "bb"}}, "normalizer must be an object with a type"),
+        ({"normalizer": {"type": None, "prepend": "bb"}}, "normalizer must be an object with a type"),
+        ({"normalizer": ["bb"]}, "normalizer must be an object with a type"),
+        ({"normalizer": {"type": "Append", "append": "a"}}, "has a normalizer of type 'Append' that is not known here"),
+        ({"normalizer": {"type": "Prepend"}}, "has a normalizer of type 'Prepend' .* lacks what that type needs"),
+        ({"pre_tokenizer": {"type": "Doubled"}}, "has a pre_tokenizer of type 'Doubled' that is not known here"),
+        (_nested("normalizer", "normalizers", 64), "normalizer has sequences within sequences; the limit is 64"),
+        (
+            _nested("pre_tokenizer", "pretokenizers", 5000),
+            "pre_tokenizer has sequences within sequences; the limit is 64",
+        ),
+    ],
+)
+def test_what_can_not_be_measured(description: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelFileError, match=f"^x:? {message}"):
+        check_growth(PATH, description)
+
+
+def test_nesting_up_to_the_limit_is_taken() -> None:
+    check_growth(PATH, _nested("normalizer", "normalizers", 63))
+
+
+def test_a_field_that_a_decoder_does_not_have(tmp_path: Path) -> None:
+    """The library passes over it."""
+    write_json(tmp_path, dict(UNIGRAM))
+    path = tmp_path / "tokenizer.json"
+    decoder = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "never", "split": True, "decoders": 5}
+    path.write_text(json.dumps({**json.loads(path.read_text()), "decoder": decoder}))
+    assert Tokenizer.load(ModelFiles("safetensors", tmp_path, "m")).encode("a")

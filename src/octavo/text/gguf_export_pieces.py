@@ -149,7 +149,7 @@ def _scores(path: Path, merges: list[tuple[str, str]], texts: Sequence[str], typ
 def _spaces(path: Path, description: Mapping[str, Any]) -> _Spaces:
     """What normalizer and pre-tokenizer do. Raises ModelFileError for what GGUF has no field for."""
     found, escaped = _Spaces(), False
-    for node in parts_of(description.get("normalizer"), "normalizers"):
+    for node in parts_of(path, description, "normalizer"):
         match node:
             case {"type": "Precompiled", "precompiled_charsmap": str(stored)}:
                 found.charsmap = decoded(path, stored)
@@ -161,7 +161,7 @@ def _spaces(path: Path, description: Mapping[str, Any]) -> _Spaces:
                 found.one_space = True
             case _:
                 raise _unsaid(path, "normalizer", node)
-    for node in parts_of(description.get("pre_tokenizer"), "pretokenizers"):
+    for node in parts_of(path, description, "pre_tokenizer"):
         match node:
             case {"type": "Metaspace", "replacement": "\u2581"}:
                 scheme = node.get("prepend_scheme", "always" if node.get("add_prefix_space", True) else "never")

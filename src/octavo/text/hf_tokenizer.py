@@ -13,7 +13,7 @@ from octavo.formats.errors import ModelFileError
 from octavo.formats.safetensors import read_json
 from octavo.models.defaults import end_ids_from_folder
 from octavo.text.byte_level import bytes_of_tokens
-from octavo.text.normalizer_limits import check_normalizer
+from octavo.text.normalizer_limits import check_growth, parts_of
 from octavo.text.plain_encoder import PlainEncoder
 from octavo.text.vocabulary import MAX_TOKENS, Vocabulary
 
@@ -27,7 +27,7 @@ def load_hf(folder: Path) -> tuple[PlainEncoder, Vocabulary]:
     if not path.exists():
         raise ModelFileError(path, "is missing; a folder needs it (tokenizer.model and vocab.json are not read)")
     description = read_json(path, _MAX_JSON_BYTES)
-    check_normalizer(path, description.get("normalizer"))
+    check_growth(path, description)
     tokenizer, sample_ids = _tokenizer(path)
     config = _optional(folder / "tokenizer_config.json")
     ids = tokenizer.get_vocab(with_added_tokens=True)
@@ -39,7 +39,7 @@ def load_hf(folder: Path) -> tuple[PlainEncoder, Vocabulary]:
     eos_id = ids.get(_token_text(config.get("eos_token")))
     end_ids = set(end_ids_from_folder(folder, _optional(folder / "config.json")))
     vocabulary = Vocabulary(
-        token_bytes=_token_bytes(ids, added, _node_types(description.get("decoder"))),
+        token_bytes=_token_bytes(ids, added, _types(path, description, "decoder")),
         control={text: ids[text] for text in special},
         bos_id=bos_id,
         eos_id=eos_id,
@@ -52,7 +52,7 @@ def load_hf(folder: Path) -> tuple[PlainEncoder, Vocabulary]:
             if entry.get("lstrip") or entry.get("rstrip")
         },
     )
-    first_differs = "Metaspace" in _node_types(description.get("pre_tokenizer"))
+    first_differs = "Metaspace" in _types(path, description, "pre_tokenizer")
     unknown = _unknown(description.get("model"), {text: ids[text] for text in special})
     return PlainEncoder(tokenizer, vocabulary.size, first_differs, unknown), vocabulary.checked(path)
 
@@ -100,12 +100,9 @@ def _added_tokens(path: Path, description: Mapping[str, Any]) -> dict[str, dict[
     return {entry["content"]: entry for entry in entries}
 
 
-def _node_types(node: object) -> set[str]:
-    """The types of a decoder or pre-tokenizer and of those it is made of."""
-    if not isinstance(node, dict):
-        return set()
-    parts = node.get("decoders") or node.get("pretokenizers") or []
-    return {str(node.get("type"))}.union(*map(_node_types, parts))
+def _types(path: Path, description: Mapping[str, Any], field: str) -> set[str]:
+    """The types of its decoder or pre-tokenizer, or of those it is made of."""
+    return {node["type"] for node in parts_of(path, description, field)}
 
 
 def _token_bytes(
