@@ -16,6 +16,7 @@ from tokenizers import Tokenizer as Library
 from octavo.formats.gguf_metadata import Value
 from octavo.formats.gguf_write import write_gguf
 from octavo.formats.model_files import ModelFiles
+from octavo.text.plain_encoder import PlainEncoder
 from octavo.text.tokenizer import Tokenizer
 
 _CONTROL, _WORD, _BYTE = 3, 4, 6
@@ -119,6 +120,35 @@ def test_what_a_vocabulary_without_bytes_can_not_say_is_left_out(kind: str, tmp_
     assert said("aé<unk> b") == ["a", "<", "u", "n", "k", ">", "▁", "b"]
     assert loaded.decode(loaded.encode("<s>a")) == "<s>a"
     assert loaded.encode_trusted("é<s>a") == [1, 4]
+
+
+@pytest.mark.parametrize("continues", [False, True])
+@pytest.mark.parametrize(
+    ("text", "ids"),
+    [
+        ("a<unk>b", [1, 2, 0, 3]),
+        ("é<unk>aé日", [1, 0, 2]),  # the library takes the first two together, as unknown
+        ("<unk><unk>éa <unk>b", [1, 0, 0, 2, 1, 0, 3]),
+        ("éa</s>b", [1, 2, 4, 3]),
+    ],
+)
+def test_a_text_that_spells_the_token_for_the_unknown(
+    text: str, ids: list[int], continues: bool, tmp_path: Path
+) -> None:
+    """Metaspace puts a space before each stretch: the text beside that token stays one with it."""
+    words = ["<unk>", "▁", "a", "b", "</s>", "<", "u", "n", "k", ">", "/", "s"]
+    library = Library(models.Unigram([(word, -1.0 * index) for index, word in enumerate(words)], 0, False))
+    library.pre_tokenizer = pre_tokenizers.Metaspace()
+    library.decoder = decoders.Metaspace()
+    library.add_special_tokens(["<unk>", "</s>"])
+    library.encode_special_tokens = True
+    library.save(str(tmp_path / "tokenizer.json"))
+    if text == "a<unk>b":
+        assert library.encode(text).ids == ids
+    assert PlainEncoder(library, len(words), True, (0, "<unk>")).encode(text, continues) == ids
+    loaded = Tokenizer.load(ModelFiles("safetensors", tmp_path, "x"))
+    assert not any(map(loaded.is_control, loaded.encode(text)))
+    assert loaded.decode(loaded.encode(text)).replace(" ", "") == text.translate(dict.fromkeys(map(ord, "é日 ")))
 
 
 def test_a_word_of_the_user_may_hold_spaces(tmp_path: Path) -> None:

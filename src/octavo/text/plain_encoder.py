@@ -49,17 +49,18 @@ class PlainEncoder:
         except TypeError:  # the library takes whatever is valid UTF-8
             raise HalfCharacterError from None
         if self._unknown_id in ids:
-            ids = self._without_unknown(text, ids, continues)
+            ids = self._without_unknown(marked)
         if max(ids, default=0) >= self._size:
             return [token for token in ids if token < self._size]
         return ids
 
-    def _without_unknown(self, text: str, ids: list[int], continues: bool) -> list[int]:
-        """The token itself stays where a text spells it out."""
-        if self._unknown_text not in text:
-            return [token for token in ids if token != self._unknown_id]
-        before, *others = text.split(self._unknown_text)
-        ids = self.encode(before, continues)
-        for part in others:
-            ids += [self._unknown_id, *self.encode(part, continues=True)]
+    def _without_unknown(self, text: str) -> list[int]:
+        """Ids of a text; that token stays where the text spells it out, as often as it does."""
+        # The fast call leaves out which stretch each token stands for.
+        encoding = self._tokenizer.encode_batch([text], add_special_tokens=False)[0]
+        ids: list[int] = []
+        for token, (begin, end) in zip(encoding.ids, encoding.offsets, strict=True):
+            # Characters that are unknown may be one token together, also with the text beside them.
+            times = text.count(self._unknown_text, begin, end) if token == self._unknown_id else 1
+            ids += [token] * times
         return ids
