@@ -20,7 +20,7 @@ from octavo.formats.model_files import ModelFiles
 from octavo.formats.safetensors import read_json
 from octavo.models.defaults import TURN_ENDS, end_ids_from_folder
 from octavo.text.gguf_export_pieces import merges_metadata, unigram_metadata
-from octavo.text.gguf_vocabulary import CONTROL, NORMAL, UNUSED, USER_DEFINED
+from octavo.text.gguf_export_tokens import texts_and_types
 from octavo.text.pretokenizers import PRE_TOKENIZERS, PreTokenizer
 from octavo.text.template_source import find_template
 from octavo.text.tokenizer import Tokenizer
@@ -124,7 +124,7 @@ def _check_same_control(source: ModelFiles, ours: Vocabulary, theirs: Vocabulary
 
 def _byte_level(path: Path, description: Mapping[str, Any], size: int) -> dict[str, MetadataValue]:
     model = description["model"]
-    texts, types = _tokens(description, model, size)
+    texts, types = texts_and_types(description, model["vocab"], size)
     return {
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": _pre_tokenizer_name(path, bool(model.get("ignore_merges"))),
@@ -141,20 +141,6 @@ def _random_texts(tokenizer: Tokenizer) -> Iterator[str]:
     for _ in range(_RANDOM_TEXTS):
         ids = random.integers(0, len(table), random.integers(1, 24)).tolist()
         yield b"".join(table[index] for index in ids if not tokenizer.is_control(index)).decode(errors="ignore")
-
-
-def _tokens(description: Mapping[str, Any], model: Mapping[str, Any], size: int) -> tuple[list[str], list[int]]:
-    """Text and type of every id that the model has."""
-    texts, types = [f"[PAD{index}]" for index in range(size)], [UNUSED] * size
-    added = {entry["id"]: entry for entry in description.get("added_tokens") or []}
-    words = {**model["vocab"], **{entry["content"]: index for index, entry in added.items()}}
-    for text, index in words.items():
-        if index < size:
-            texts[index], types[index] = text, NORMAL
-    for index, entry in added.items():
-        if index < size:
-            types[index] = CONTROL if entry.get("special") else USER_DEFINED
-    return texts, types
 
 
 def _pre_tokenizer_name(path: Path, whole_words: bool) -> str:

@@ -8,7 +8,6 @@ which says the same if every way to cut a piece in two is in the list. That is s
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +17,12 @@ import numpy as np
 
 from octavo.formats.errors import ModelFileError
 from octavo.formats.gguf_write import MetadataValue
-from octavo.text.gguf_vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED
+from octavo.text.gguf_export_tokens import texts_and_types
+from octavo.text.gguf_vocabulary import BYTE, NORMAL, UNKNOWN, USER_DEFINED
 from octavo.text.normalizer_limits import decoded, parts_of
+from octavo.text.vocabulary import BYTE_TOKEN
 
 _SPACE = "\u2581"
-_BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 _SERVE = "serve the folder as it is"
 #: Of ids that the tokenizer does not know: no text is worth that.
 _NEVER = -1e6
@@ -45,7 +45,7 @@ def merges_metadata(path: Path, description: Mapping[str, Any], size: int) -> di
     spaces = _spaces(path, description)
     if spaces.charsmap or spaces.one_space:
         raise ModelFileError(path, f"normalises texts before it merges, which GGUF can't say; {_SERVE}")
-    texts, types = _tokens(description, model["vocab"], model["vocab"].get(model.get("unk_token")), size)
+    texts, types = _pieces(description, model["vocab"], model["vocab"].get(model.get("unk_token")), size)
     scores = _scores(path, _pairs(model["merges"]), texts, types)
     return {
         **_metadata("llama", texts, types, scores, description, model["vocab"].get(model.get("unk_token"))),
@@ -58,7 +58,7 @@ def unigram_metadata(path: Path, description: Mapping[str, Any], size: int) -> d
     model = description["model"]
     spaces = _spaces(path, description)
     vocab = {text: index for index, (text, _) in enumerate(model["vocab"])}
-    texts, types = _tokens(description, vocab, model.get("unk_id"), size)
+    texts, types = _pieces(description, vocab, model.get("unk_id"), size)
     scores = np.full(size, _NEVER, np.float32)
     known = [score for _, score in model["vocab"]][:size]
     scores[: len(known)] = known
@@ -91,18 +91,17 @@ def _metadata(
     return metadata
 
 
-def _tokens(
+def _pieces(
     description: Mapping[str, Any], vocab: Mapping[str, int], unknown: int | None, size: int
 ) -> tuple[list[str], list[int]]:
-    """Text and type of every id that the model has."""
-    texts, types = [f"[PAD{index}]" for index in range(size)], [UNUSED] * size
-    for text, index in vocab.items():
-        if index < size:
-            texts[index], types[index] = text, BYTE if _BYTE_TOKEN.fullmatch(text) else NORMAL
+    """Text and type of every id that the model has, as vocabularies of pieces have them."""
+    texts, types = texts_and_types(description, vocab, size)
+    for index, text in enumerate(texts):
+        if types[index] == NORMAL and BYTE_TOKEN.fullmatch(text):
+            types[index] = BYTE
     for entry in description.get("added_tokens") or []:
         if entry["id"] < size:
             texts[entry["id"]] = _as_written(entry)
-            types[entry["id"]] = CONTROL if entry.get("special") else USER_DEFINED
     if unknown is not None and unknown < size:
         types[unknown] = UNKNOWN
     return texts, types

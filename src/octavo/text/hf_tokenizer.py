@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,9 @@ from octavo.models.defaults import end_ids_from_folder
 from octavo.text.byte_level import bytes_of_tokens
 from octavo.text.normalizer_limits import check_growth, parts_of
 from octavo.text.plain_encoder import PlainEncoder
-from octavo.text.vocabulary import MAX_TOKENS, Vocabulary
+from octavo.text.vocabulary import BYTE_TOKEN, MAX_TOKENS, Vocabulary
 
 _MAX_JSON_BYTES = 64 << 20
-_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 def load_hf(folder: Path) -> tuple[PlainEncoder, Vocabulary]:
@@ -127,6 +125,6 @@ def _token_bytes(
 def _sentencepiece_bytes(texts: Sequence[str]) -> list[bytes]:
     result = []
     for text in texts:
-        byte = _BYTE_TOKEN.fullmatch(text)
+        byte = BYTE_TOKEN.fullmatch(text)
         result.append(bytes([int(byte[1], 16)]) if byte else text.replace("▁", " ").encode(errors="replace"))
     return result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -9,6 +10,9 @@ from octavo.formats.errors import ModelFileError
 
 MAX_TOKENS = 1 << 22
 MAX_CONTROL_TOKENS = 1 << 16
+
+#: What vocabularies of SentencePiece call the token of a byte.
+BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 @dataclass(frozen=True, slots=True)
